@@ -1,0 +1,1 @@
+"""Configuration, files, seeds and the log: what every other folder stands on."""

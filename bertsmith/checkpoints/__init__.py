@@ -1,0 +1,1 @@
+"""Model folders, read and written in Hugging Face's format."""

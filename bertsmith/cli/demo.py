@@ -1,0 +1,197 @@
+"""`bertsmith demo`: raw text to answers, the whole main road in one command, with a report to look at.
+
+Vocabulary, shards, pre-training, masks filled in held-out sentences, and a classifier fine-tuned from the pre-trained
+weights and from random ones beside TF-IDF with logistic regression. Nothing is downloaded: without --data the text is
+the Python documentation that the interpreter carries. A demo that was stopped goes on where it stood.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertsmith.base.files import folder_lock, fresh_folder, write_file
+from bertsmith.base.log import Log, Progress
+from bertsmith.cli import demo_report, demo_text
+from bertsmith.errors import MissingExtra, VocabularyError
+
+VOCABULARY = 8_000  # pieces; fewer only if the text does not give as many
+PER_LABEL = 20  # labelled texts a class: with hundreds, plain word counts are as good
+SEEDS = (0, 1, 2)  # each with its own sample of labelled texts, its own head and order
+RATES = {"pretrained": (5e-4,), "random": (3e-4, 1e-3, 3e-3)}  # random weights get the best of three by development score
+DEV_ROWS = 128
+FILLED = 8  # sentences shown with their masks filled
+
+
+def demo(
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Your own text instead of Python's documentation; may be repeated.", show_default=False),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Labelled CSV, TSV or JSONL for the classifier (columns text and label); needs --data.", show_default=False),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for everything that is made.")] = Path("runs/demo"),
+    recipe: Annotated[str, typer.Option(metavar="NAME", help="Recipe of the pre-training: a name or a file.")] = "demo",
+    change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change one setting of the recipe; may be repeated.", show_default=False)] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr; warnings and errors only.")] = False,
+) -> None:
+    """The whole road on one page: vocabulary, shards, pre-training, masks, a classifier, and report.html."""
+    log = Log(quiet=quiet)
+    with folder_lock(out):
+        text = _text(data or [], labels, out, log)
+        tokenizer = _vocabulary(text, out, log)
+        model = _pretrained(text, tokenizer, out, recipe, change or [], log)
+        history = [json.loads(line) for line in (out / "run" / "run.jsonl").read_text(encoding="utf-8").splitlines()]
+        examples = _fill(model, text, log)
+        scores = _classify(model, text, out, log) if text.labelled else None
+        result = demo_report.Result(sizes=text.sizes, recipe=recipe, history=history, filled=examples, scores=scores)
+        write_file(out / "report.html", demo_report.as_html(result))
+        print(demo_report.as_text(result))
+        print(f"\nreport     {out / 'report.html'}\nmodel      {model}")
+        print(f'try        bertsmith fill --model {model} "{examples[0].masked}"' if examples else "")
+
+
+def _text(data: Sequence[Path], labels: Path | None, out: Path, log: Log) -> demo_text.DemoText:
+    if labels is not None and not data:
+        raise typer.BadParameter("--labels needs --data: the text to pre-train on")
+    log.say("text: " + (", ".join(path.name for path in data) if data else "the documentation that this Python carries"))
+    text = demo_text.from_files(data, labels, out / "text") if data else demo_text.build(out / "text")
+    log.say("      " + ", ".join(f"{value:,} {name}" for name, value in text.sizes.items()))
+    return text
+
+
+def _vocabulary(text: demo_text.DemoText, out: Path, log: Log) -> Path:
+    from bertsmith.corpus.documents import read_texts
+    from bertsmith.text.normalize import Normalizer
+    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.text.word_counts import count_files
+    from bertsmith.text.wordpiece import train_wordpiece
+
+    folder = out / "vocabulary"
+    normalizer = Normalizer(preset="unicode-safe")
+    counts = count_files([text.train], normalizer, reader=read_texts)
+    with Progress(log, VOCABULARY, "pieces", "vocabulary") as progress:
+
+        def show(stage: str, done: int, total: int) -> None:
+            progress.advance(done - progress.done)
+
+        size, limit = VOCABULARY, None
+        while True:
+            try:
+                vocabulary = train_wordpiece(counts, size=size, limit_alphabet=limit, on_progress=show)
+                break
+            except VocabularyError:
+                # A small text of one's own: half the size, down to where nothing can be shown any more.
+                limit = 1_000
+                size //= 2
+                if size < 250:
+                    raise
+    with fresh_folder(folder) as aside:
+        Tokenizer(vocabulary, normalizer).save(aside)
+    log.say(f"vocabulary: {len(vocabulary):,} pieces from {counts.total:,} words")
+    return folder
+
+
+def _pretrained(text: demo_text.DemoText, tokenizer: Path, out: Path, recipe: str, changes: Sequence[str], log: Log) -> Path:
+    from bertsmith.base.config import with_settings
+    from bertsmith.cli.train import find_recipe
+    from bertsmith.corpus.prepare import prepare
+    from bertsmith.train.pretrain import pretrain
+    from bertsmith.train.settings import read_recipe
+
+    for name, path in (("train", text.train), ("heldout", text.heldout)):
+        prepare([path], tokenizer_folder=tokenizer, out=out / "corpus" / name, log=log)
+    settings = with_settings(read_recipe(find_recipe(recipe)), changes)
+    return pretrain(settings, data=out / "corpus" / "train", heldout=out / "corpus" / "heldout", run=out / "run", resume=True, log=log)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A held-out sentence with one word masked, and what the model says."""
+
+    before: str
+    word: str
+    after: str
+    guesses: list[tuple[str, float]]
+
+    @property
+    def masked(self) -> str:
+        return f"{self.before}[MASK]{self.after}"
+
+
+def _fill(model: Path, text: demo_text.DemoText, log: Log) -> list[Filled]:
+    """Sentences of the held-out text, spread over it, each with a whole-piece word near its middle masked."""
+    from bertsmith.api.load import load
+    from bertsmith.corpus.documents import read_texts
+    from bertsmith.corpus.sentences import split_sentences
+
+    loaded = load(model)
+    known = set(loaded.tokenizer.vocabulary.pieces)
+    found = []
+    for paragraph in read_texts([text.heldout]):
+        for sentence in split_sentences(" ".join(paragraph.split())):
+            words = sentence.split()
+            middle = [index for index, word in enumerate(words) if word.isalpha() and word.lower() in known and 3 < len(word)]
+            if 8 <= len(words) <= 24 and middle and sentence[-1] in ".!?":
+                index = min(middle, key=lambda at: abs(at - len(words) // 2))
+                found.append((" ".join(words[:index]) + " " * (index > 0), words[index], " " * (index + 1 < len(words)) + " ".join(words[index + 1 :])))
+    chosen = found[:: max(1, len(found) // FILLED)][:FILLED]
+    filled = [Filled(before, word, after, loaded.fill(f"{before}[MASK]{after}", top=5)[0]) for before, word, after in chosen]
+    log.say(f"masks filled in {len(filled)} held-out sentences")
+    return filled
+
+
+def _classify(model: Path, text: demo_text.DemoText, out: Path, log: Log) -> dict[str, Any]:
+    """Accuracy on the test side of: the most frequent class, TF-IDF, random weights, pre-trained weights; a sample a seed."""
+    from bertsmith.tasks.readers.table import Example
+    from bertsmith.train.finetune import FinetuneSettings, finetune
+
+    def examples(rows: Sequence[Mapping[str, str]], side: str) -> list[Example]:
+        return [Example(row["text"], row.get("pair"), row["label"], f"{side}:{index + 1}") for index, row in enumerate(rows)]
+
+    dev = examples(demo_text.sample(text.labelled["dev"], seed=0, most=DEV_ROWS), "dev")
+    test = examples(text.labelled["test"], "test")
+    found: dict[str, Any] = {"labels": list(text.labels), "train": 0, "dev": len(dev), "test": len(test), "rows": {}}
+    runs: dict[str, list[dict[str, Any]]] = {"pretrained": [], "random": []}
+    words: list[float] = []
+    for seed in SEEDS:
+        rows = demo_text.sample(text.labelled["train"], seed=seed, per_label=PER_LABEL)
+        found["train"] = len(rows)
+        words.append(_tf_idf(rows, text.labelled["test"]))
+        for init, rates in RATES.items():
+            settings = FinetuneSettings(
+                epochs=10, batch=16, search=rates, max_length=64, seeds=(seed,), dropout=0.1, warmup=0.1, init=init  # type: ignore[arg-type]
+            )
+            folder = out / "classifier" / f"{init}-{seed}"
+            log.say(f"classifier from {init} weights, sample {seed}")
+            quiet = Log(folder, quiet=True)
+            runs[init].append(finetune(settings, model=model, train=examples(rows, "train"), dev=dev, test=test, out=folder, log=quiet, resume=True))
+    for init, scores in runs.items():
+        found["rows"][init] = [score["seeds"][0]["test"]["accuracy"] for score in scores]
+        found[f"{init} rates"] = [score["learning_rate"] for score in scores]
+    found["rows"]["tf-idf"] = words
+    found["rows"]["majority"] = [runs["random"][0]["majority"]["test"]]
+    best = max(runs["pretrained"], key=lambda score: score["seeds"][0]["dev"]["accuracy"])
+    found["confusion"] = best["seeds"][0]["test"]["confusion"]
+    return found
+
+
+def _tf_idf(train: Sequence[Mapping[str, str]], test: Sequence[Mapping[str, str]]) -> float:
+    try:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+    except ImportError as error:
+        raise MissingExtra("scikit-learn", "metrics", "the demo's TF-IDF row") from error
+
+    def joined(row: Mapping[str, str]) -> str:
+        return " ".join(filter(None, (row["text"], row.get("pair"))))
+
+    classifier = make_pipeline(TfidfVectorizer(), LogisticRegression(max_iter=1_000))
+    classifier.fit([joined(row) for row in train], [row["label"] for row in train])
+    return float(classifier.score([joined(row) for row in test], [row["label"] for row in test]))

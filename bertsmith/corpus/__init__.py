@@ -1,0 +1,1 @@
+"""From files to training instances: documents, shards, pairs, masks. No torch."""

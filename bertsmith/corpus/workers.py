@@ -1,0 +1,103 @@
+"""Tasks on several processes: fresh ones (spawn), one pipe each, nothing left behind however this process ends.
+
+multiprocessing.Pool and ProcessPoolExecutor leave workers waiting for ever where their parent is killed; here a worker
+sees its pipe close, and looks for its parent whenever it tells of progress.
+"""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from bertsmith.errors import BertsmithError, CorpusError
+
+Tell = Callable[[int], None]  # told how many bytes have been read since last time
+
+
+def run_tasks(
+    function: Callable[[Any, Any, Tell], Any], tasks: Sequence[Any], *, shared: Any, workers: int, tell: Tell
+) -> Iterator[tuple[int, Any]]:
+    """(index, function(task, shared, tell)) of every task, in the order in which they end.
+
+    One worker is this process. With several, `function` is a module's function, and `shared`, tasks and results pickle.
+    A BertsmithError in a worker is raised here.
+    """
+    if workers == 1 or len(tasks) <= 1:
+        for index, task in enumerate(tasks):
+            yield index, function(task, shared, tell)
+        return
+    context = multiprocessing.get_context("spawn")  # the tokenizers library does not survive a fork
+    pipes: dict[Any, BaseProcess] = {}
+    left = iter(enumerate(tasks))
+    try:
+        for index, task in (next(left) for _ in range(min(workers, len(tasks)))):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, function, shared, os.getpid()), daemon=True)
+            process.start()
+            theirs.close()
+            pipes[ours] = process
+            ours.send((index, task))
+        while pipes:
+            for pipe in _ready(pipes):
+                kind, *content = _received(pipe, pipes)
+                if kind == "told":
+                    tell(content[0])
+                elif kind == "failed":
+                    raise _rebuilt(*content)
+                else:
+                    yield content[0], content[1]
+                    following = next(left, None)
+                    pipe.send(following)
+                    if following is None:
+                        pipes.pop(pipe).join()
+    finally:
+        for left_over in pipes.values():
+            left_over.terminate()
+        for left_over in pipes.values():
+            left_over.join()
+
+
+def _ready(pipes: dict[Any, BaseProcess]) -> list[Any]:
+    return list(wait(list(pipes)))
+
+
+def _received(pipe: Connection, pipes: dict[Any, BaseProcess]) -> tuple[Any, ...]:
+    try:
+        return pipe.recv()
+    except (EOFError, ConnectionError) as error:
+        process = pipes[pipe]
+        process.join(timeout=5)
+        raise CorpusError(
+            f"a worker process ended unexpectedly (exit code {process.exitcode}; -9 often means that memory ran out); "
+            "run the same command again, with fewer workers if need be: what was finished is kept"
+        ) from error
+
+
+def _rebuilt(kind: type[BertsmithError], text: str) -> BertsmithError:
+    error = kind.__new__(kind)  # some of them do not take one text, so __init__ is not called
+    error.args = (text,)
+    return error
+
+
+def _work(pipe: Connection, function: Callable[[Any, Any, Tell], Any], shared: Any, parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends us
+
+    def tell(amount: int) -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+        pipe.send(("told", amount))
+
+    try:
+        while (given := pipe.recv()) is not None:
+            index, task = given
+            try:
+                result = function(task, shared, tell)
+            except BertsmithError as error:
+                pipe.send(("failed", type(error), str(error)))
+                return
+            pipe.send(("done", index, result))
+    except (EOFError, ConnectionError):
+        return  # the parent is gone

@@ -1,0 +1,1 @@
+"""One file per family, and the catalog of their sizes."""

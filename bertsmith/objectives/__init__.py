@@ -1,0 +1,1 @@
+"""Pre-training objectives: heads and losses on top of an encoder."""

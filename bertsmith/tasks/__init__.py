@@ -1,0 +1,1 @@
+"""Downstream tasks: readers, heads, decoding, metrics."""

@@ -1,0 +1,1 @@
+"""Scores, equal to the official ones."""

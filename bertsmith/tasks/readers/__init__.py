@@ -1,0 +1,1 @@
+"""Files of labelled examples, read into examples that know their line."""

@@ -1,0 +1,1 @@
+"""From characters to piece ids: normalization, vocabularies, WordPiece. No torch."""
