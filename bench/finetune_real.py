@@ -3,11 +3,11 @@
     python bench/finetune_real.py --model runs/real_en/run/model --data DATA --work runs/finetune_en
     python bench/finetune_real.py --model runs/real_ko/run/model --data DATA --work runs/finetune_ko --task nsmc
 
-DATA has glue_sst2/, glue_rte/, glue_cola/ (the official splits; scored on dev, since the test labels are not public) and
-nsmc_train_subset/ (20,000 rows of one file to train, 5,000 of the other to test). Of longer training tables, --train-rows
-are drawn by seed 0. Both sides take the best of three learning rates by their mean on the scored split; random weights
-get higher ones, since they have more to learn. The last epoch counts, so the scored split chooses nothing else; where
-random weights score better at a rate, they get it. What the record has for the same model is not done again.
+DATA has glue_sst2/, glue_rte/, glue_cola/ (the official splits, scored on dev, since the test labels are not public)
+and nsmc_train_subset/ (20,000 rows of one file to train on, 5,000 of the other to score). Of longer tables that many
+rows are drawn, always the same. Both sides take the best of three learning rates by their mean on the scored rows,
+which flatters both alike; random weights get higher ones, since they have more to learn. The last epoch counts, so the
+scored rows choose nothing else. What the record has for the same model, rows and settings is not done again.
 """
 
 import argparse
@@ -35,9 +35,9 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True, help="folder for the runs; what is finished there is kept")
-    parser.add_argument("--task", action="append", choices=[*METRIC], help="may be given again; default sst2, rte, cola")
+    parser.add_argument("--task", action="append", choices=[*METRIC], help="repeatable; default sst2, rte, cola")
     parser.add_argument("--name", default="real", help="the record is bench/records/finetune_NAME_TASK.json")
-    parser.add_argument("--train-rows", type=int, default=10_000)
+    parser.add_argument("--train-rows", type=int, help="default 10,000, for nsmc 20,000")
     parser.add_argument("--test-rows", type=int, default=5_000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rates", type=float, nargs="+", help="the same rates for both sides instead of the usual")
@@ -53,8 +53,9 @@ def run_task(task: str, options: argparse.Namespace) -> None:
     train, test = read_task(task, options.data, options.train_rows, options.test_rows)
     rates = {init: tuple(options.rates or found) for init, found in RATES.items()}
     settings = FinetuneSettings(
-        epochs=options.epochs, batch=options.batch, seeds=tuple(range(options.seeds)), metric=METRIC[task], keep="last"  # type: ignore[arg-type]
-    )
+        epochs=options.epochs, batch=options.batch, seeds=tuple(range(options.seeds)), keep="last",
+        metric=METRIC[task],  # type: ignore[arg-type]
+    )  # fmt: skip
     key = {
         "model": sha256_of(options.model / "model.safetensors"),
         "rows": [len(train), len(test)],
@@ -89,12 +90,12 @@ def run_task(task: str, options: argparse.Namespace) -> None:
     show(task, results)
 
 
-def read_task(task: str, data: Path, train_rows: int, test_rows: int) -> tuple[list[Example], list[Example]]:
+def read_task(task: str, data: Path, train_rows: int | None, test_rows: int) -> tuple[list[Example], list[Example]]:
     """Train and the split that is scored, in GLUE's and NSMC's own layouts."""
     if task == "nsmc":
         train = read_table(data / "nsmc_train_subset" / "krbert_char_dev.tsv")
         test = read_table(data / "nsmc_train_subset" / "krbert_validation.txt", format="tsv")
-        return drawn(train, min(train_rows, 20_000) if train_rows != 10_000 else 20_000), drawn(test, test_rows)
+        return drawn(train, train_rows or 20_000), drawn(test, test_rows)
     folder = data / f"glue_{task}"
     glue = {
         "sst2": (Columns("sentence", None, "label"), ("train.tsv",)),
@@ -107,7 +108,7 @@ def read_task(task: str, data: Path, train_rows: int, test_rows: int) -> tuple[l
     for part in parts:
         bare = Columns("2", "3", "4", header=False) if (task, part) == ("rte", "val.tsv") else columns
         train += read(folder / part, bare)
-    return drawn(train, train_rows), read(folder / "dev.tsv", columns)
+    return drawn(train, train_rows or 10_000), drawn(read(folder / "dev.tsv", columns), test_rows)
 
 
 def read(path: Path, found: Columns) -> list[Example]:
@@ -136,7 +137,8 @@ def show(task: str, results: dict[str, Any]) -> None:
         for metric in METRICS:
             spread = found["spread"][metric]
             cells.append(f"{metric} {found['mean'][metric]:.4f}" + ("" if spread is None else f" ± {spread:.4f}"))
-        print(f"  {init:<11} rate {found['learning_rate']:g}  " + "  ".join(cells) + f"  {len(found['collapsed'])} collapsed")
+        collapsed = f"{len(found['collapsed'])} collapsed"
+        print(f"  {init:<11} rate {found['learning_rate']:g}  " + "  ".join([*cells, collapsed]))
     sys.stdout.flush()
 
 

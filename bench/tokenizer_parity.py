@@ -19,6 +19,7 @@ from pathlib import Path
 
 import tokenizers
 import transformers
+from record import write_record
 from transformers import BertTokenizer
 
 from bertsmith.text.tokenizer import Tokenizer
@@ -30,7 +31,6 @@ VOCABULARIES = {
     "koelectra_vocab.txt": False,
 }
 BATCH = 500
-RECORD = Path(__file__).parent / "records" / "tokenizer_parity.json"
 
 
 def main() -> int:
@@ -45,15 +45,10 @@ def main() -> int:
     for name, lowercase in VOCABULARIES.items():
         rows.append(compare(arguments.data / "vocabs" / name, lowercase, lines))
         print(json.dumps(rows[-1]), flush=True)
-    record = {
-        "what": "ids and offsets equal to transformers' fast BertTokenizer",
-        "command": f"python bench/tokenizer_parity.py --data DIR --lines {arguments.lines}",
-        "settings": {"lines": counts, "preset": "bert", "special": True},
-        "versions": {"tokenizers": tokenizers.__version__, "transformers": transformers.__version__},
-        "results": rows,
-    }
-    RECORD.parent.mkdir(exist_ok=True)
-    RECORD.write_text(json.dumps(record, indent=2) + "\n")
+    write_record(
+        "tokenizer_parity", lines=counts, results=rows,
+        tokenizers=tokenizers.__version__, transformers=transformers.__version__,
+    )  # fmt: skip
     return int(any(row["mismatches"] or row["slices_off"] or row["decoded_otherwise"] for row in rows))
 
 

@@ -42,7 +42,7 @@ def load(
         raise CheckpointError(
             f"{folder}: has no label head; say which labels a fresh one should have: labels=2 or labels=['bad', 'good']"
         )
-    if names is not None and not _same_labels(found, names, labels):
+    if names is not None and not _same_labels(found, names, counted=isinstance(labels, int)):
         label, kept = _fresh_head(found, len(names), seed), names
     place = choose_device(device)
     for part in (found.encoder, found.mlm, found.nsp, label):
@@ -76,10 +76,10 @@ def _label_names(head: str | None, labels: int | Sequence[str] | None) -> list[s
     return names
 
 
-def _same_labels(found: LoadedModel, names: Sequence[str], given: int | Sequence[str]) -> bool:
+def _same_labels(found: LoadedModel, names: Sequence[str], *, counted: bool) -> bool:
     if found.label is None or found.labels is None:
         return False
-    return len(found.labels) == len(names) if isinstance(given, int) else list(found.labels) == list(names)
+    return len(found.labels) == len(names) if counted else list(found.labels) == list(names)
 
 
 def _fresh_head(found: LoadedModel, labels: int, seed: int) -> LabelHead:

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from bertsmith.api.torch_face import PaddedBert
 from bertsmith.base.log import Log
 from bertsmith.checkpoints.folder import save_model
 from bertsmith.errors import CheckpointError, FileError
 from bertsmith.models.bert import Bert
-from bertsmith.nn.heads import LabelHead
+from bertsmith.nn.heads import LabelHead, MlmHead, NspHead
 from bertsmith.tasks.label import LabelModel
 from bertsmith.tasks.predict import Item, LabelPrediction, encode_texts, fill_masks, predict_labels
 from bertsmith.text.tokenizer import Tokenizer
@@ -33,8 +32,8 @@ class Model:
         folder: Path,
         encoder: Bert,
         tokenizer: Tokenizer,
-        mlm: nn.Module | None = None,
-        nsp: nn.Module | None = None,
+        mlm: MlmHead | None = None,
+        nsp: NspHead | None = None,
         head: LabelHead | None = None,
         labels: Sequence[str] | None = None,
         max_length: int | None = None,

@@ -109,13 +109,14 @@ def predict(
         items: list[Item] = [example.item for example, _ in found]
         answers = [answer for _, answer in found]
     else:
-        items = list(texts or _lines_of_stdin())
+        given = list(texts or _lines_of_stdin())
+        items = list(given)
         ready = load_label_model(model, device=device)
         if ready.task is not None and ready.task.pair is not None:
             raise TaskError(f"{model}: was fine-tuned on pairs; give them as a table with two columns: --input FILE")
         answers = ready.predict(items, log=log)
         if output is not None:
-            examples = [Example(item, None, None, f"text {number}") for number, item in enumerate(items, 1)]
+            examples = [Example(item, None, None, f"text {number}") for number, item in enumerate(given, 1)]
             write_predictions(output, answers, examples)
     if output is not None:
         log.say(f"{output}: {len(answers):,} predictions")

@@ -13,7 +13,7 @@ import re
 _CLOSERS = "\"'”’»)\\]」』》〉_*"
 _CANDIDATE = re.compile(
     r"[.!?…。！？｡\n](?:"  # one character class in front of all: the engine skips quickly to the next stop
-    rf"(?<![.!?…][.!?…])(?<=[.!?…])[.!?…]*[{_CLOSERS}]*(?:\[\d+\])*\s+"  # stop, what closes after it (Wikipedia's [1] too), white space
+    rf"(?<![.!?…][.!?…])(?<=[.!?…])[.!?…]*[{_CLOSERS}]*(?:\[\d+\])*\s+"  # with Wikipedia's [1]
     rf"|(?<=[。！？｡])[。！？｡]*[{_CLOSERS}]*\s*"
     r"|(?<=[가-힣][다요까죠][.!?])[.!?]*(?=[가-힣A-Z“‘])(?!라고|라는|라며|고 |는 )"  # the forgotten space: 했다.그는
     r"|(?<=\n)[ \t]*\n\s*)"

@@ -106,6 +106,7 @@ class Bert(nn.Module):
         x_TD = self.embed(ids_T, rows, segments_T)
         weights = []
         for layer in self.layers:
+            assert isinstance(layer, (PostNormLayer, PreNormLayer))
             weights.append(layer.attention.weights(layer.before(x_TD), rows))
             x_TD = layer(x_TD, rows)
         return weights
@@ -135,6 +136,7 @@ def compile_encoder(encoder: Bert) -> Bert:
     All layers share one graph each for what comes before and after attention, and no layout of rows recompiles it.
     """
     for layer in encoder.layers:
-        layer.before = torch.compile(layer.before, dynamic=True)
-        layer.after = torch.compile(layer.after, dynamic=True)
+        assert isinstance(layer, (PostNormLayer, PreNormLayer))
+        layer.before = torch.compile(layer.before, dynamic=True)  # type: ignore[method-assign]
+        layer.after = torch.compile(layer.after, dynamic=True)  # type: ignore[method-assign]
     return encoder

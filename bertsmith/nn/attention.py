@@ -21,7 +21,7 @@ from bertsmith.nn.rows import Bucket, Rows
 try:
     from torch.nn.attention.varlen import varlen_attn
 except ImportError:  # before torch 2.10
-    varlen_attn = None
+    varlen_attn = None  # type: ignore[assignment]
 
 
 class SelfAttention(nn.Module):
@@ -80,7 +80,8 @@ def fits_varlen(qkv_T3D: Tensor, rows: Rows, dropout: float) -> bool:
 def _attend_varlen(qkv_T3D: Tensor, rows: Rows, heads: int) -> Tensor:
     q_THW, k_THW, v_THW = qkv_T3D.view(rows.total, 3, heads, -1).unbind(1)
     bounds, longest = rows.bounds, rows.longest
-    return varlen_attn(q_THW, k_THW, v_THW, bounds, bounds, longest, longest).reshape(rows.total, -1)
+    mixed_THW = varlen_attn(q_THW, k_THW, v_THW, bounds, bounds, longest, longest)
+    return mixed_THW.reshape(rows.total, -1)  # type: ignore[union-attr]
 
 
 def _attend_bucket(qkv_T3D: Tensor, bucket: Bucket, heads: int, dropout: float) -> Tensor:

@@ -42,7 +42,7 @@ def add_dropped(residual: Tensor, x: Tensor, p: float, training: bool) -> Tensor
 def keep_scale(like: Tensor, p: float) -> Tensor:
     """A tensor shaped as `like`: 0 with probability `p`, elsewhere 1 / (1 - p), with p rounded to 1 / 65,536."""
     if torch.compiler.is_compiling():
-        return _keep_scale_op(like, p)
+        return _keep_scale_op(like.detach(), p)
     return _draw(like, p)
 
 
@@ -58,7 +58,10 @@ def _draw(like: Tensor, p: float) -> Tensor:
 
 @torch.library.custom_op("bertsmith::keep_scale", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def _keep_scale_op(like: Tensor, p: float) -> Tensor:
-    """The same as one opaque operator, so that a compiled graph neither breaks here nor takes two draws for one."""
+    """The same as one opaque operator, so that a compiled graph does not break here.
+
+    The compiler takes two draws for the very same tensor for one; no layer drops a tensor twice.
+    """
     return _draw(like, p)
 
 

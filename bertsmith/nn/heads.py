@@ -23,8 +23,9 @@ class MlmHead(nn.Module):
     `table_VD` is that table's parameter, shared and not copied: it appears here under a second name.
     """
 
-    def __init__(self, table_VD: nn.Parameter, *, norm_eps: float):
+    def __init__(self, table_VD: Tensor, *, norm_eps: float):
         super().__init__()
+        assert isinstance(table_VD, nn.Parameter), "the word table itself is shared, not a tensor made from it"
         pieces, width = table_VD.shape
         self.transform = nn.Linear(width, width)
         self.norm = nn.LayerNorm(width, eps=norm_eps)

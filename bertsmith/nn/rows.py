@@ -19,8 +19,8 @@ from torch import Tensor
 
 from bertsmith.errors import InputError
 
-# A run of equal rows with this many tokens gets a dense call of its own, without a mask.
-WORTH_A_CALL = 512
+# A run of equal rows with this share of the batch's tokens gets a dense call of its own, without a mask.
+WORTH_A_CALL = 1 / 8
 # In a bucket of unequal rows the shortest has at least this share of the longest one's tokens ...
 SHORTEST_SHARE = 2 / 3
 # ... except that rows up to this length stay together: splitting them saves nothing.
@@ -167,12 +167,12 @@ def _grouped(lengths: list[int]) -> list[list[int]]:
     length."""
     groups: list[list[int]] = []
     loose: list[int] = []
-    start = 0
+    start, total = 0, sum(lengths)
     while start < len(lengths):
         length = lengths[start]
         run = lengths[start : start + lengths.count(length)]
         start += len(run)
-        if len(run) * length >= WORTH_A_CALL:
+        if len(run) > 1 and len(run) * length >= WORTH_A_CALL * total:
             groups += [loose] if loose else []
             groups.append(run)
             loose = []

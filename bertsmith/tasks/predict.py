@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bertsmith.base.log import Log
 from bertsmith.errors import InputError
 from bertsmith.models.bert import Bert
 from bertsmith.nn.device import Precision, autocast
+from bertsmith.nn.heads import MlmHead
 from bertsmith.tasks.label import LabelBatch, LabelModel, collate
 from bertsmith.text.tokenizer import Encoding, Tokenizer
 
@@ -96,7 +97,7 @@ def predict_encoded(
 
 def fill_masks(
     encoder: Bert,
-    mlm: Callable[[Tensor], Tensor],
+    mlm: MlmHead,
     tokenizer: Tokenizer,
     text: Item,
     top: int = 5,
@@ -106,7 +107,7 @@ def fill_masks(
 ) -> list[list[tuple[str, float]]]:
     """For each [MASK] in `text`, in order, the `top` most probable pieces with their probabilities.
 
-    `mlm` maps hidden states [K, D] to logits [K, V]. No piece is left out, special ones included, so that probabilities
+    No piece is left out, special ones included, so that probabilities
     are those of the model (Hugging Face's fill-mask does the same).
     """
     if top < 1:
@@ -185,9 +186,8 @@ def _in_batches(
 
 
 @contextlib.contextmanager
-def _answering(module: object, precision: Precision | None) -> Iterator[None]:
-    if isinstance(module, nn.Module):
-        module.eval()
+def _answering(module: nn.Module, precision: Precision | None) -> Iterator[None]:
+    module.eval()
     with (
         torch.inference_mode(),
         contextlib.nullcontext() if precision is None else autocast(device_of(module), precision),

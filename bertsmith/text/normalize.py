@@ -9,6 +9,7 @@ Where `bert` differs from tokenization.py of 2018, docs/fidelity.md says so.
 
 import functools
 import json
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -93,6 +94,47 @@ def from_tokenizers_json(mapping: Mapping[str, Any] | None, *, where: str = "tok
     raise VocabularyError(
         f"{where}: its normalizer is neither BertNormalizer nor the unicode-safe preset written by bertsmith: "
         f"{json.dumps(mapping, ensure_ascii=False)[:200]}. Take the vocabulary alone (vocab.txt) and name a preset."
+    )
+
+
+def first_mark(text: str, start: int) -> int:
+    """Where the run of combining marks begins in which `start` lies; `start` itself if it is on another character."""
+    probe = start
+    while 0 <= probe < len(text) and (_moves(text[probe]) or (probe < start and _vanishes(text[probe]))):
+        if _moves(text[probe]):
+            start = probe
+        probe -= 1
+    return start
+
+
+def last_mark(text: str, end: int, limit: int) -> int:
+    """Where the marks end that follow the character before `end`.
+
+    Marks of a combining class above 0 change places in NFC, so they may be tokens of their own and still be part of
+    this one; vowel signs and Hangul jamo keep theirs, so the next token's start is the limit.
+    """
+    for probe in range(end, len(text)):
+        character = text[probe]
+        if _moves(character) or (probe < limit and _follows(character)):
+            end = probe + 1
+        elif not _vanishes(character):
+            break
+    return end
+
+
+def _moves(character: str) -> bool:
+    """Whether it is a mark that NFC may put behind others; U+0F73 has class 0, but falls into two that have not."""
+    return unicodedata.combining(unicodedata.normalize("NFD", character)[0]) > 0
+
+
+def _follows(character: str) -> bool:
+    jamo = "\u1161" <= character <= "\u1175" or "\u11a8" <= character <= "\u11c2"
+    return jamo or unicodedata.category(character)[0] == "M"
+
+
+def _vanishes(character: str) -> bool:
+    return character == "\ufffd" or (
+        unicodedata.category(character) in ("Cc", "Cf", "Co") and character not in "\t\n\r"
     )
 
 

@@ -24,7 +24,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bertsmith.base.files import sha256_of
 from bertsmith.errors import ConfigError, InputError, VocabularyError
-from bertsmith.text.normalize import Normalizer
+from bertsmith.text.normalize import Normalizer, first_mark, last_mark
 from bertsmith.text.saved import LONGEST_WORD, AddedPiece, Parts, read_parts, write_parts
 from bertsmith.text.vocabulary import CONTINUES, Vocabulary
 
@@ -229,7 +229,7 @@ class Tokenizer:
             text = texts[word if by_word and word is not None else 0]
             last = index + 1 == len(part) or (by_word and part.words[index + 1] != word)
             limit = len(text) if last else part.offsets[index + 1][0]
-            offsets.append((_first_mark(text, start), _last_mark(text, end, limit)))
+            offsets.append((first_mark(text, start), last_mark(text, end, limit)))
         return dataclasses.replace(part, offsets=offsets)
 
     def _is_composed(self, text: str) -> bool:
@@ -336,47 +336,6 @@ def _rebuild(vocabulary: Vocabulary, normalizer: Normalizer, added: tuple[AddedP
 
 def _continues(piece: str) -> bool:
     return piece.startswith(CONTINUES) and len(piece) > len(CONTINUES)
-
-
-def _first_mark(text: str, start: int) -> int:
-    """Where the run of combining marks begins in which `start` lies; `start` itself if it is on another character."""
-    probe = start
-    while 0 <= probe < len(text) and (_moves(text[probe]) or (probe < start and _vanishes(text[probe]))):
-        if _moves(text[probe]):
-            start = probe
-        probe -= 1
-    return start
-
-
-def _last_mark(text: str, end: int, limit: int) -> int:
-    """Where the marks end that follow the character before `end`.
-
-    Marks of a combining class above 0 change places in NFC, so they may be tokens of their own and still be part of
-    this one; vowel signs and Hangul jamo keep theirs, so the next token's start is the limit.
-    """
-    for probe in range(end, len(text)):
-        character = text[probe]
-        if _moves(character) or (probe < limit and _follows(character)):
-            end = probe + 1
-        elif not _vanishes(character):
-            break
-    return end
-
-
-def _moves(character: str) -> bool:
-    """Whether it is a mark that NFC may put behind others; U+0F73 has class 0, but falls into two that have not."""
-    return unicodedata.combining(unicodedata.normalize("NFD", character)[0]) > 0
-
-
-def _follows(character: str) -> bool:
-    jamo = "\u1161" <= character <= "\u1175" or "\u11a8" <= character <= "\u11c2"
-    return jamo or unicodedata.category(character)[0] == "M"
-
-
-def _vanishes(character: str) -> bool:
-    return character == "\ufffd" or (
-        unicodedata.category(character) in ("Cc", "Cf", "Co") and character not in "\t\n\r"
-    )
 
 
 def _texts_of(item: str | tuple[str, str], index: int) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def dry_run(recipe: Recipe, *, data: Path | None = None) -> str:
         f"vocabulary     {vocabulary:,} pieces" + (" (assumed; name a corpus to see its own)" if data is None else ""),
         f"parameters     {parameters:,}, heads included",
         f"instances      {train.batch:,} a step, {train.batch * train.steps:,} in all, of {recipe.data.length} tokens",
-        f"work           {work / 1e12:.3g} TFLOP a step at full length, {work * train.steps / 1e15:.3g} PFLOP in all",
+        f"work           {work / 1e12:.3g} TFLOP a step at full length, {work * train.steps / 1e15:,.3f} PFLOP in all",
         "learning rate  " + ", ".join(f"step {step:,}: {lr_at(step):.3g} ({_phase(recipe, step)})" for step in shown),
     ]
     if train.minutes is not None:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from bertsmith.base.config import from_mapping, read_toml
 from bertsmith.errors import ConfigError
+from bertsmith.train.schedules import schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +129,7 @@ def check_recipe(recipe: Recipe) -> None:
         raise ConfigError("data.mask_rate 0: nothing would be predicted; the paper's is 0.15")
     if abs(sum(recipe.data.mask_rule) - 1) > 1e-6 or min(recipe.data.mask_rule) < 0:
         raise ConfigError(f"data.mask_rule {recipe.data.mask_rule}: three shares that add up to 1 were expected")
+    schedule(train.schedule, train.learning_rate, train.warmup, train.steps, decay=train.decay_share)
 
 
 def differences(old: Recipe, new: Recipe) -> list[tuple[str, object, object]]:

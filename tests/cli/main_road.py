@@ -90,7 +90,15 @@ def writers(road: Road, out: Path) -> dict[str, list[object]]:
             *("finetune", "--train", road.table, "--model", road.pretrained, "--out", out),
             *("--set", "epochs=1", "--set", "max_length=24"),
         ],
-        "evaluate": ["evaluate", "--model", road.classifier, "--data", road.table, "--out", out.with_suffix(".json")],
+        "evaluate": [
+            "evaluate",
+            "--model",
+            road.classifier,
+            "--data",
+            road.table,
+            "--predictions",
+            out.with_suffix(".jsonl"),
+        ],
         "predict": [
             *("predict", "--model", road.classifier, "--input", road.table, "--output", out.with_suffix(".jsonl")),
         ],

@@ -24,9 +24,12 @@ ROOM = {
     "prepare": 4_096,
     "pretrain": 1_000_000,
     "finetune": 1_000_000,
-    "evaluate": 64,
+    "evaluate": 4_096,
     "predict": 4_096,
 }
+
+# In our words; in those of the system where the safetensors library did the writing.
+FULL = ("disk is full", "larger than this system allows", "No space left on device", "File too large")
 
 
 @contextlib.contextmanager
@@ -64,8 +67,8 @@ def test_a_full_disk_is_one_message_and_leaves_nothing_half_written(road, tmp_pa
         ran = typed(*writers(road, folder / "out")[command])
         left = files_in(folder)
     assert ran.code == 1, ran
-    assert "disk is full" in ran.err or "larger than this system allows" in ran.err
-    assert ran.err.count("error: ") == 1
+    assert any(text in ran.err for text in FULL)
+    assert len([line for line in ran.err.splitlines() if line.startswith("error: ")]) == 1
     assert "Traceback" not in ran.err
     assert not [name for name in left if name.endswith((".aside", ".old"))]
     assert not [name for name in left if Path(name).name in ("model", "manifest.json", "out.json", "out.jsonl")]
@@ -165,4 +168,6 @@ def test_control_c_reaches_every_process_and_none_stays(road, tmp_path, command)
     assert not (out / "manifest.json").exists()
     assert files_in(scratch) == []
     with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
+        for _ in range(600):  # the last one of the group ends when it notices that the others have
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)

@@ -110,7 +110,7 @@ def test_tiny_texts_survive(text):
 
 
 _ALPHABET = st.sampled_from(
-    list(" \n.!?…。？\"'”’)]([“」다요가는AaIeg1 9-,·") + ["Mr", "U.S", "e.g", ". . ", "[1]", "이다.", "라고"]
+    [*list(" \n.!?…。？\"'”’)]([“」다요가는AaIeg1 9-,·"), "Mr", "U.S", "e.g", ". . ", "[1]", "이다.", "라고"]
 )
 
 

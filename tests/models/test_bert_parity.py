@@ -1,4 +1,4 @@
-"""Ours equals transformers' BERT (and megatron-bert, its pre-norm shape), values and gradients; planted mistakes do not."""
+"""Ours equals transformers' BERT (and megatron-bert, its pre-norm shape), gradients too; planted mistakes do not."""
 
 import dataclasses
 from functools import partial
@@ -41,7 +41,12 @@ def test_the_gradients_compared_are_far_from_zero(pair):
 @pytest.mark.parametrize("layout", ["gathered", "ordered", "equal", "padded"])
 def test_every_layout_is_equal(layout):
     ours = make_ours(small_config())
-    lengths = {"gathered": (3, 40, 17, 40), "ordered": (48,) * 12 + (20, 9, 1), "equal": (24,) * 4, "padded": (5, 33, 8)}
+    lengths = {
+        "gathered": (3, 40, 17, 40),
+        "ordered": (48,) * 12 + (20, 9, 1),
+        "equal": (24,) * 4,
+        "padded": (5, 33, 8),
+    }
     batch = make_batch(ours.encoder.config, lengths[layout])
     ids_BL, keep_BL, segments_BL = batch.padded()
     theirs = make_theirs(ours, "Model")(ids_BL, attention_mask=keep_BL, token_type_ids=segments_BL)

@@ -32,7 +32,9 @@ def both(function, qkv, *arguments, **named):
 @pytest.mark.parametrize("lengths", LAYOUTS.values(), ids=LAYOUTS)
 def test_equal_to_the_formula(lengths):
     rows, qkv = Rows.of(lengths), torch.randn(sum(lengths), 3 * WIDTH, generator=torch.Generator().manual_seed(0))
-    for ours, plain in zip(both(attend, qkv, rows, heads=HEADS, dropout=0.0), both(slow_attention, qkv, rows), strict=True):
+    for ours, plain in zip(
+        both(attend, qkv, rows, heads=HEADS, dropout=0.0), both(slow_attention, qkv, rows), strict=True
+    ):
         torch.testing.assert_close(ours, plain, atol=1e-5, rtol=0)
 
 

@@ -50,7 +50,7 @@ def test_buckets_hold_every_token_once(lengths):
 def test_rows_in_order_are_sliced_and_long_runs_need_no_mask():
     rows = Rows.of([128] * 29 + [100, 60, 30])
     assert rows.order is None
-    assert [(bucket.rows, bucket.keep_RL is None) for bucket in rows.buckets][0] == (29, True)
+    assert (rows.buckets[0].rows, rows.buckets[0].keep_RL) == (29, None)
     assert Rows.of([3, 5]).order is not None
 
 

@@ -115,13 +115,13 @@ def columns(
     format: str | None = None,
 ) -> Columns:
     """`Columns` from names or numbers."""
-    names = [None if column is None else str(column) for column in (text, pair, label)]
+    names = (None if column is None else str(column) for column in (text, pair, label))
     if format is not None and format not in FORMATS.values():
         near = nearest(format, set(FORMATS.values()))
         raise ConfigError(
             f"format {format!r} is none of csv, tsv, jsonl, lines" + (f"; did you mean {near!r}?" if near else "")
         )
-    return Columns(*names, header=header, format=format)
+    return Columns(next(names), next(names), next(names), header=header, format=format)
 
 
 def find_columns(path: str | Path, given: Columns, *, labelled: bool = True) -> Columns:

@@ -1,0 +1,121 @@
+"""The demo: its text, its page, and the whole of it on a user's own small files."""
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bertsmith.cli import demo_text, page
+from bertsmith.cli.app import main
+from bertsmith.errors import CorpusError, TaskError
+
+
+def library(packages: dict[str, int]) -> list[demo_text.Module]:
+    """Modules with six docstrings each; every text is different."""
+    return [
+        demo_text.Module(f"{package}.m{number}", tuple(f"text {at} of the module {number} in {package}" for at in range(6)))
+        for package, modules in packages.items()
+        for number in range(modules)
+    ]
+
+
+class TestTheLabelledTask:
+    def test_no_module_is_on_two_sides_and_each_label_on_all(self):
+        rows, split = demo_text.label_docstrings(library(dict.fromkeys(demo_text.PACKAGES[:9], 18)))
+        for side, members in rows.items():
+            assert {row["label"] for row in members} == set(demo_text.PACKAGES[: demo_text.CLASSES])
+            assert all(split[row["module"]] == side for row in members)
+        sizes = {side: len(members) for side, members in rows.items()}
+        assert sizes["train"] > sizes["test"] > sizes["dev"] > 0
+
+    def test_too_few_packages_is_refused_by_name(self):
+        with pytest.raises(TaskError, match=r"only 2 packages .*\(email, xml\).*--data FILE --labels FILE"):
+            demo_text.label_docstrings(library({"email": 18, "xml": 18, "json": 2}))
+
+    def test_a_sample_has_so_many_of_each_label_and_its_own_choice_for_each_seed(self):
+        rows, _ = demo_text.label_docstrings(library(dict.fromkeys(demo_text.PACKAGES[:8], 18)))
+        one, other = (demo_text.sample(rows["train"], seed=seed, per_label=20) for seed in (0, 1))
+        for label in demo_text.PACKAGES[:8]:
+            assert sum(row["label"] == label for row in one) == 20
+        assert one == demo_text.sample(rows["train"], seed=0, per_label=20)
+        assert {row["text"] for row in one} != {row["text"] for row in other}
+
+    def test_docstrings_lose_their_doctests_and_keep_their_prose(self, tmp_path: Path):
+        (tmp_path / "m.py").write_text('"""Adds.\n\n    >>> 1 + 1\n\n    Twice.\n    """\ndef f():\n    "Says f."\n')
+        assert demo_text.docstrings_of(tmp_path / "m.py") == ["Adds.\n\nTwice.", "Says f."]
+        (tmp_path / "broken.py").write_text("def (:")
+        assert demo_text.docstrings_of(tmp_path / "broken.py") == []
+
+
+class TestOnesOwnFiles:
+    def test_a_single_long_text_is_cut_into_parts(self, tmp_path: Path):
+        (tmp_path / "novel.txt").write_text("\n\n".join(f"Paragraph number {at}." for at in range(1_000)))
+        text = demo_text.from_files([tmp_path / "novel.txt"], None, tmp_path / "text")
+        assert text.sizes["documents"] == 9
+        assert text.sizes["heldout documents"] == 1
+        assert text.train.read_text().count("<doc ") == 9
+
+    def test_too_little_text_says_what_is_needed(self, tmp_path: Path):
+        (tmp_path / "note.txt").write_text("One paragraph only.")
+        with pytest.raises(CorpusError, match="1 documents .* at least three are needed"):
+            demo_text.from_files([tmp_path / "note.txt"], None, tmp_path / "text")
+
+    @pytest.mark.parametrize(
+        ("rows", "message"),
+        [("a,x\n" * 9, "one label only"), ("a,x\n" * 9 + "b,y\n", "1 rows with label 'y'; at least 8")],
+    )
+    def test_labels_that_show_nothing_are_refused(self, tmp_path: Path, rows: str, message: str):
+        (tmp_path / "l.csv").write_text("text,label\n" + rows)
+        with pytest.raises(TaskError, match=message):
+            demo_text.labelled_table(tmp_path / "l.csv")
+
+    def test_labels_without_text_is_a_usage_error(self, tmp_path: Path, capsys):
+        assert main(["demo", "--labels", str(tmp_path / "l.csv"), "--out", str(tmp_path / "out")]) == 2
+        assert "--data" in capsys.readouterr().err
+
+
+class TestThePage:
+    def test_charts_are_well_formed_and_hold_every_finite_point(self):
+        figure = page.line_chart("Loss & <more>", {"a": [(0, 9.0), (10, 3.5), (20, float("nan"))]}, x="step", y="loss")
+        svg = ElementTree.fromstring(re.search("<svg.*</svg>", figure, re.DOTALL).group())
+        assert len(svg.findall("circle")) == 2
+        assert svg.find("title").text == "Loss & <more>"
+
+    def test_nothing_measured_is_said(self):
+        assert "nothing was measured" in page.line_chart("Loss", {"a": []}, x="step", y="loss")
+
+    @pytest.mark.parametrize(("low", "high"), [(0, 1), (0.1, 0.11), (5, 5), (-3, 9_000_000), (0, 0)])
+    def test_ticks_enclose_the_values(self, low: float, high: float):
+        values = page.ticks(low, high)
+        assert values[0] <= low <= high <= values[-1]
+        assert 2 <= len(values) <= 10
+
+    def test_text_is_escaped(self):
+        html = page.page("<b>", [page.table(["a<"], [["<script>"]]), page.filled("<", ">", [("&", 0.5)], "&")])
+        assert "<script>" not in html
+        assert "&lt;script&gt;" in html
+
+
+@pytest.mark.slow
+def test_the_whole_demo_on_ones_own_files(tmp_path: Path, capsys):
+    """Also that a second call finds everything done and says the same."""
+    topics = {"sea": "the ship sails over the deep blue water of the sea", "field": "the farmer ploughs the brown soil of his field"}
+    lines = [f"{words} on day {at} of the year with {label} in mind." for at in range(60) for label, words in topics.items()]
+    (tmp_path / "text.txt").write_text("\n\n".join(f"{lines[at]} {lines[-at]} {lines[at // 2]}" for at in range(120)) * 4)
+    (tmp_path / "labels.csv").write_text("text,label\n" + "".join(f"{words} {at},{label}\n" for at in range(16) for label, words in topics.items()))
+    command = ["demo", "--data", str(tmp_path / "text.txt"), "--labels", str(tmp_path / "labels.csv"), "--out", str(tmp_path / "out"), "--quiet"]
+    command += ["--set", "train.steps=6", "--set", "train.batch=8", "--set", "model.width=32", "--set", "model.heads=2", "--set", "model.ffn_width=64", "--set", "model.depth=1"]
+    assert main(command) == 0
+    first = capsys.readouterr().out
+    assert "BERT, pre-trained" in first
+    assert "held-out accuracy, NSP" in first
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert report.count("<svg") == 2
+    assert "Confusion matrix" in report
+    assert "http" not in report.replace("http-equiv", "")
+    assert main(command) == 0
+    assert capsys.readouterr().out == first
+    steps = [json.loads(line) for line in (tmp_path / "out" / "run" / "run.jsonl").read_text().splitlines()]
+    assert sum(line["kind"] == "done" for line in steps) == 1
