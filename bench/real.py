@@ -3,8 +3,9 @@
     python bench/real.py en --data DATA --work runs/real_en [--minutes 60]
     python bench/real.py ko --data DATA --work runs/real_ko [--minutes 30]
 
-DATA has text_en/, text_ko/ and vocabs/. English uses bert-base-uncased's vocabulary, Korean one of its own from the training text.
-Every step is the command a user would type; what is already done is not done again, and the pre-training resumes.
+DATA has text_en/, text_ko/ and vocabs/. English uses bert-base-uncased's vocabulary, Korean one of its own from the
+training text. Every step is the command a user would type; what is already done is not done again, and the
+pre-training resumes.
 """
 
 import argparse
@@ -37,14 +38,17 @@ def main() -> None:
         if options.language == "en":
             vocabulary = options.data / "vocabs" / "bert-base-uncased_vocab.txt"
         else:
-            bertsmith("vocab", *train, "--out", vocabulary, "--size", 16_000, "--preset", "unicode-safe", "--workers", 2)
+            bertsmith(
+                "vocab", *train, "--out", vocabulary, "--size", 16_000, "--preset", "unicode-safe", "--workers", 2
+            )
     bertsmith("prepare", *train, "--tokenizer", vocabulary, "--out", work / "train", "--workers", 2)
     bertsmith("prepare", *heldout, "--tokenizer", vocabulary, "--out", work / "heldout")
     run = work / "run"
     settings = [f"train.minutes={options.minutes}", *options.set]
     if not (run / "model").exists():
         bertsmith(
-            "pretrain", options.recipe, "--data", work / "train", "--heldout", work / "heldout", "--out", run, "--resume",
+            "pretrain", options.recipe, "--data", work / "train", "--heldout", work / "heldout",
+            "--out", run, "--resume",
             *(word for setting in settings for word in ("--set", setting)),
         )  # fmt: skip
     lines = [json.loads(line) for line in (run / "run.jsonl").read_text().splitlines()]
@@ -52,7 +56,8 @@ def main() -> None:
     steps = [line for line in lines if line["kind"] == "step"]
     write_record(
         options.name or f"real_{options.language}",
-        minutes=options.minutes, recipe=options.recipe, settings=settings, curve=curve, last_step=steps[-1] if steps else None,
+        minutes=options.minutes, recipe=options.recipe, settings=settings,
+        curve=curve, last_step=steps[-1] if steps else None,
     )  # fmt: skip
     for point in curve:
         print(json.dumps(point))
@@ -69,7 +74,9 @@ def korean(data: Path, work: Path) -> tuple[list[Path], list[Path]]:
         with tarfile.open(data / "text_ko" / "kowiki_AA.tar.gz") as archive:
             archive.extractall(folder, filter="data")
     files = sorted(path for path in folder.rglob("wiki_*") if path.is_file())
-    return [path for index, path in enumerate(files) if index % 20], [path for index, path in enumerate(files) if index % 20 == 0]
+    return [path for index, path in enumerate(files) if index % 20], [
+        path for index, path in enumerate(files) if index % 20 == 0
+    ]
 
 
 def bertsmith(*arguments: object) -> None:

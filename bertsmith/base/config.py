@@ -1,7 +1,7 @@
 """Settings: frozen dataclasses, read from TOML or JSON mappings and changed by `name=value`.
 
-A settings class nests others by field; every leaf is bool, int, float, str, None, or a tuple of these. An unknown name is
-refused with the nearest known one, a value of the wrong type with the type that was expected.
+A settings class nests others by field; every leaf is bool, int, float, str, None, or a tuple of these. An unknown name
+is refused with the nearest known one, a value of the wrong type with the type that was expected.
 """
 
 import dataclasses
@@ -53,7 +53,11 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 def write_toml(settings: Mapping[str, Any]) -> str:
     """TOML text of a mapping of at most two levels; None is left out, since TOML has no word for it."""
-    top = [f"{name} = {_literal(value)}" for name, value in settings.items() if not isinstance(value, Mapping) and value is not None]
+    top = [
+        f"{name} = {_literal(value)}"
+        for name, value in settings.items()
+        if not isinstance(value, Mapping) and value is not None
+    ]
     tables = [
         "\n".join([f"[{name}]", *(f"{key} = {_literal(value)}" for key, value in table.items() if value is not None)])
         for name, table in settings.items()
@@ -93,22 +97,27 @@ def setting_names(cls: type, prefix: str = "") -> list[str]:
     """Every leaf name with dots: ["train.steps", ...]."""
     names = []
     for name, kind in typing.get_type_hints(cls).items():
-        names += setting_names(kind, f"{prefix}{name}.") if dataclasses.is_dataclass(kind) else [prefix + name]
+        nested = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        names += setting_names(kind, f"{prefix}{name}.") if nested else [prefix + name]
     return names
 
 
-def _with(settings: Any, path: Sequence[str], value: Any, where: str, root: Any = None) -> Any:
-    root = settings if root is None else root
+def _with(settings: Any, path: Sequence[str], value: Any, where: str, root: Any = None, full: str = "") -> Any:
+    root, full = (settings, ".".join(path)) if root is None else (root, full)
     fields = {field.name for field in dataclasses.fields(settings)}
     name = path[0]
     if name not in fields:
-        near = nearest(".".join(path), setting_names(type(settings)) or fields) or nearest(name, setting_names(type(root)))
-        raise ConfigError(f"{where}: unknown setting {name!r}" + (f"; did you mean {near!r}?" if near else f"; known are: {', '.join(sorted(fields))}"))
+        near = nearest(full, setting_names(type(root)))
+        raise ConfigError(
+            f"{where}: unknown setting {name!r}"
+            + (f"; did you mean {near!r}?" if near else f"; known are: {', '.join(sorted(fields))}")
+        )
     old = getattr(settings, name)
     if dataclasses.is_dataclass(old):
         if len(path) == 1:
-            raise ConfigError(f"{where}: {name!r} is a group of settings; name one of: {', '.join(setting_names(type(old), name + '.'))}")
-        return dataclasses.replace(settings, **{name: _with(old, path[1:], value, where, root)})
+            inside = ", ".join(setting_names(type(old), name + "."))
+            raise ConfigError(f"{where}: {name!r} is a group of settings; name one of: {inside}")
+        return dataclasses.replace(settings, **{name: _with(old, path[1:], value, where, root, full)})
     if len(path) > 1:
         raise ConfigError(f"{where}: {name!r} has no settings inside")
     kind = typing.get_type_hints(type(settings))[name]
@@ -130,7 +139,10 @@ def _convert(value: Any, kind: Any, where: str) -> Any:
     if origin is typing.Literal:
         if value not in arguments:
             near = nearest(str(value), [str(a) for a in arguments])
-            raise ConfigError(f"{where}: {_show(value)} is none of {', '.join(map(str, arguments))}" + (f"; did you mean {near!r}?" if near else ""))
+            raise ConfigError(
+                f"{where}: {_show(value)} is none of {', '.join(map(str, arguments))}"
+                + (f"; did you mean {near!r}?" if near else "")
+            )
         return value
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
@@ -161,7 +173,9 @@ def _first_that_fits(value: Any, kinds: Sequence[Any], whole: Any, where: str) -
 
 
 def _name(kind: Any) -> str:
-    return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(kind, getattr(kind, "__name__", str(kind)))
+    return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(
+        kind, getattr(kind, "__name__", str(kind))
+    )
 
 
 def _show(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Files that are either whole or not there.
 
-Everything bertsmith leaves behind is written aside, flushed to the disk and renamed into place, so that whoever looks at
-any instant, also after a power cut, sees the old content or the new. What the operating system refuses becomes a
+Everything bertsmith leaves behind is written aside, flushed to the disk and renamed into place, so that whoever looks
+at any instant, also after a power cut, sees the old content or the new. What the operating system refuses becomes a
 `FileError` that says what to do.
 """
 
@@ -139,13 +139,17 @@ def decode(data: bytes, path: str | Path) -> str:
         raise FileError(f"{path}: looks like UTF-16; UTF-8 was expected. Convert it: iconv -f UTF-16 -t UTF-8")
     zero = data.find(b"\0")
     if zero >= 0:
-        raise FileError(f"{path}: a zero byte at offset {zero}: this is a binary file (or UTF-16); UTF-8 text was expected")
+        raise FileError(
+            f"{path}: a zero byte at offset {zero}: this is a binary file (or UTF-16); UTF-8 text was expected"
+        )
     try:
         return data.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError as error:
         start = error.start + (3 if data.startswith(b"\xef\xbb\xbf") else 0)
         line = data.count(b"\n", 0, start) + 1
-        raise FileError(f"{path}:{line}: not UTF-8 at byte offset {start} (0x{data[start]:02x}); convert the file to UTF-8") from error
+        raise FileError(
+            f"{path}:{line}: not UTF-8 at byte offset {start} (0x{data[start]:02x}); convert the file to UTF-8"
+        ) from error
 
 
 def check_readable(path: str | Path) -> None:
@@ -171,16 +175,17 @@ def check_writable_folder(path: str | Path) -> None:
 def folder_lock(path: str | Path) -> Iterator[None]:
     """Holds `path` for this process; a second one is refused. The lock goes with the process, however it ends."""
     path = Path(path)
-    with explained(path):
-        path.mkdir(parents=True, exist_ok=True)
-        file = open(path / ".lock", "a+")
-    with file:
+    with contextlib.ExitStack() as stack:
+        with explained(path):
+            path.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path / ".lock", "a+"))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.seek(0)
+            holder = file.read().strip() or "unknown"
             raise FileError(
-                f"{path}: in use by another process ({file.read().strip() or 'unknown'}); wait for it or choose another folder"
+                f"{path}: in use by another process ({holder}); wait for it or choose another folder"
             ) from error
         file.truncate(0)
         file.write(f"pid {os.getpid()}")

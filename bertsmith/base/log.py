@@ -42,9 +42,10 @@ class Log:
         with explained(self.run / "run.jsonl"):
             if self._file is None:
                 self.run.mkdir(parents=True, exist_ok=True)
-                end_last_line(self.run / "run.jsonl")
-                self._file = open(self.run / "run.jsonl", "a", encoding="utf-8")
-            self._file.write(json.dumps({"kind": kind, "time": round(time.time(), 3), **values}, ensure_ascii=False) + "\n")
+                self._file = open_to_append(self.run / "run.jsonl")
+            self._file.write(
+                json.dumps({"kind": kind, "time": round(time.time(), 3), **values}, ensure_ascii=False) + "\n"
+            )
             self._file.flush()
 
     def live(self, text: str) -> None:
@@ -75,7 +76,9 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.log.clear_live()
         if kind is None and self._terminal and self.done > self._first:
             self.log.say(self.line({}))
@@ -91,7 +94,9 @@ class Progress:
     def line(self, shown: Mapping[str, str]) -> str:
         seconds = max(time.monotonic() - self._begin, 1e-9)
         rate = (self.done - self._first) / seconds
-        parts = [f"{self.label}  {_count(self.done)}" + (f"/{_count(self.total)}" if self.total else "") + f" {self.unit}"]
+        parts = [
+            f"{self.label}  {_count(self.done)}" + (f"/{_count(self.total)}" if self.total else "") + f" {self.unit}"
+        ]
         parts += [f"{name} {value}" for name, value in shown.items()]
         parts.append(f"{_count(rate)} {self.unit}/s")
         if self.total and rate > 0:
@@ -101,7 +106,7 @@ class Progress:
 
 
 def clock(seconds: float) -> str:
-    """"1:02:03" or "2:03"."""
+    """ "1:02:03" or "2:03"."""
     whole = max(0, round(seconds))
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
@@ -119,6 +124,12 @@ def memory_mib() -> float:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
+
+
+def open_to_append(path: Path) -> IO[str]:
+    """The file open at its end, on a line of its own; it stays open for as long as the caller keeps it."""
+    end_last_line(path)
+    return open(path, "a", encoding="utf-8")
 
 
 def end_last_line(path: Path) -> None:

@@ -1,8 +1,8 @@
 """One named, counter-based random stream per use.
 
-Nothing here is ambient: whoever needs randomness names the seed and the use, and gets the same numbers on every machine,
-in whatever order the uses come. So a run resumes without saving any generator: step 700's dropout is `number(seed,
-"dropout", 700, 0)`, whether or not steps 1 to 699 happened in this process.
+Nothing here is ambient: whoever needs randomness names the seed and the use, and gets the same numbers on every
+machine, in whatever order the uses come. So a run resumes without saving any generator: step 700's dropout is
+`number(seed, "dropout", 700, 0)`, whether or not steps 1 to 699 happened in this process.
 """
 
 import hashlib

@@ -155,7 +155,7 @@ def _columns(
 
     if text is None and pair is None and label is None and not no_header and format is None:
         return None
-    return columns(text=text, pair=pair, label=label, header=not no_header, format=format)
+    return columns(text=text, pair=pair, label=label, header=False if no_header else None, format=format)
 
 
 def _lines_of_stdin() -> list[str]:

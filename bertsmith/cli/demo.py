@@ -21,7 +21,10 @@ from bertsmith.errors import MissingExtra, VocabularyError
 VOCABULARY = 8_000  # pieces; fewer only if the text does not give as many
 PER_LABEL = 20  # labelled texts a class: with hundreds, plain word counts are as good
 SEEDS = (0, 1, 2)  # each with its own sample of labelled texts, its own head and order
-RATES = {"pretrained": (5e-4,), "random": (3e-4, 1e-3, 3e-3)}  # random weights get the best of three by development score
+RATES = {
+    "pretrained": (5e-4,),
+    "random": (3e-4, 1e-3, 3e-3),
+}  # random weights get the best of three by development score
 DEV_ROWS = 128
 FILLED = 8  # sentences shown with their masks filled
 
@@ -29,15 +32,26 @@ FILLED = 8  # sentences shown with their masks filled
 def demo(
     data: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Your own text instead of Python's documentation; may be repeated.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="Your own text instead of Python's documentation; may be repeated.", show_default=False
+        ),
     ] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Labelled CSV, TSV or JSONL for the classifier (columns text and label); needs --data.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="Labelled CSV, TSV or JSONL for the classifier (columns text and label); needs --data.",
+            show_default=False,
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for everything that is made.")] = Path("runs/demo"),
     recipe: Annotated[str, typer.Option(metavar="NAME", help="Recipe of the pre-training: a name or a file.")] = "demo",
-    change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change one setting of the recipe; may be repeated.", show_default=False)] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Change one setting of the recipe; may be repeated.", show_default=False
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr; warnings and errors only.")] = False,
 ) -> None:
     """The whole road on one page: vocabulary, shards, pre-training, masks, a classifier, and report.html."""
@@ -59,7 +73,9 @@ def demo(
 def _text(data: Sequence[Path], labels: Path | None, out: Path, log: Log) -> demo_text.DemoText:
     if labels is not None and not data:
         raise typer.BadParameter("--labels needs --data: the text to pre-train on")
-    log.say("text: " + (", ".join(path.name for path in data) if data else "the documentation that this Python carries"))
+    log.say(
+        "text: " + (", ".join(path.name for path in data) if data else "the documentation that this Python carries")
+    )
     text = demo_text.from_files(data, labels, out / "text") if data else demo_text.build(out / "text")
     log.say("      " + ", ".join(f"{value:,} {name}" for name, value in text.sizes.items()))
     return text
@@ -97,7 +113,9 @@ def _vocabulary(text: demo_text.DemoText, out: Path, log: Log) -> Path:
     return folder
 
 
-def _pretrained(text: demo_text.DemoText, tokenizer: Path, out: Path, recipe: str, changes: Sequence[str], log: Log) -> Path:
+def _pretrained(
+    text: demo_text.DemoText, tokenizer: Path, out: Path, recipe: str, changes: Sequence[str], log: Log
+) -> Path:
     from bertsmith.base.config import with_settings
     from bertsmith.cli.train import find_recipe
     from bertsmith.corpus.prepare import prepare
@@ -107,7 +125,14 @@ def _pretrained(text: demo_text.DemoText, tokenizer: Path, out: Path, recipe: st
     for name, path in (("train", text.train), ("heldout", text.heldout)):
         prepare([path], tokenizer_folder=tokenizer, out=out / "corpus" / name, log=log)
     settings = with_settings(read_recipe(find_recipe(recipe)), changes)
-    return pretrain(settings, data=out / "corpus" / "train", heldout=out / "corpus" / "heldout", run=out / "run", resume=True, log=log)
+    return pretrain(
+        settings,
+        data=out / "corpus" / "train",
+        heldout=out / "corpus" / "heldout",
+        run=out / "run",
+        resume=True,
+        log=log,
+    )
 
 
 @dataclass(frozen=True)
@@ -136,23 +161,35 @@ def _fill(model: Path, text: demo_text.DemoText, log: Log) -> list[Filled]:
     for paragraph in read_texts([text.heldout]):
         for sentence in split_sentences(" ".join(paragraph.split())):
             words = sentence.split()
-            middle = [index for index, word in enumerate(words) if word.isalpha() and word.lower() in known and 3 < len(word)]
+            middle = [
+                index for index, word in enumerate(words) if word.isalpha() and word.lower() in known and len(word) > 3
+            ]
             if 8 <= len(words) <= 24 and middle and sentence[-1] in ".!?":
                 index = min(middle, key=lambda at: abs(at - len(words) // 2))
-                found.append((" ".join(words[:index]) + " " * (index > 0), words[index], " " * (index + 1 < len(words)) + " ".join(words[index + 1 :])))
+                found.append(
+                    (
+                        " ".join(words[:index]) + " " * (index > 0),
+                        words[index],
+                        " " * (index + 1 < len(words)) + " ".join(words[index + 1 :]),
+                    )
+                )
     chosen = found[:: max(1, len(found) // FILLED)][:FILLED]
-    filled = [Filled(before, word, after, loaded.fill(f"{before}[MASK]{after}", top=5)[0]) for before, word, after in chosen]
+    filled = [
+        Filled(before, word, after, loaded.fill(f"{before}[MASK]{after}", top=5)[0]) for before, word, after in chosen
+    ]
     log.say(f"masks filled in {len(filled)} held-out sentences")
     return filled
 
 
 def _classify(model: Path, text: demo_text.DemoText, out: Path, log: Log) -> dict[str, Any]:
-    """Accuracy on the test side of: the most frequent class, TF-IDF, random weights, pre-trained weights; a sample a seed."""
+    """Accuracy on the test side of the most frequent class, TF-IDF, random and pre-trained weights; a sample a seed."""
     from bertsmith.tasks.readers.table import Example
     from bertsmith.train.finetune import FinetuneSettings, finetune
 
     def examples(rows: Sequence[Mapping[str, str]], side: str) -> list[Example]:
-        return [Example(row["text"], row.get("pair"), row["label"], f"{side}:{index + 1}") for index, row in enumerate(rows)]
+        return [
+            Example(row["text"], row.get("pair"), row["label"], f"{side}:{index + 1}") for index, row in enumerate(rows)
+        ]
 
     dev = examples(demo_text.sample(text.labelled["dev"], seed=0, most=DEV_ROWS), "dev")
     test = examples(text.labelled["test"], "test")
@@ -165,12 +202,30 @@ def _classify(model: Path, text: demo_text.DemoText, out: Path, log: Log) -> dic
         words.append(_tf_idf(rows, text.labelled["test"]))
         for init, rates in RATES.items():
             settings = FinetuneSettings(
-                epochs=10, batch=16, search=rates, max_length=64, seeds=(seed,), dropout=0.1, warmup=0.1, init=init  # type: ignore[arg-type]
+                epochs=10,
+                batch=16,
+                search=rates,
+                max_length=64,
+                seeds=(seed,),
+                dropout=0.1,
+                warmup=0.1,
+                init=init,  # type: ignore[arg-type]
             )
             folder = out / "classifier" / f"{init}-{seed}"
             log.say(f"classifier from {init} weights, sample {seed}")
             quiet = Log(folder, quiet=True)
-            runs[init].append(finetune(settings, model=model, train=examples(rows, "train"), dev=dev, test=test, out=folder, log=quiet, resume=True))
+            runs[init].append(
+                finetune(
+                    settings,
+                    model=model,
+                    train=examples(rows, "train"),
+                    dev=dev,
+                    test=test,
+                    out=folder,
+                    log=quiet,
+                    resume=True,
+                )
+            )
     for init, scores in runs.items():
         found["rows"][init] = [score["seeds"][0]["test"]["accuracy"] for score in scores]
         found[f"{init} rates"] = [score["learning_rate"] for score in scores]

@@ -67,26 +67,38 @@ def as_text(result: Result) -> str:
     steps = result.steps
     tokens = sum(line.get("tokens_per_second", 0) for line in steps) / max(len(steps), 1)
     lines = [f"\nPre-training, recipe {result.recipe}: {steps[-1]['step']:,} steps, {tokens:,.0f} tokens a second", ""]
-    lines += [f"{'':34}{'start':>10}{'end':>10}", *(f"{what:34}{begin:>10}{end:>10}" for what, begin, end in pretraining_rows(result))]
+    lines += [
+        f"{'':34}{'start':>10}{'end':>10}",
+        *(f"{what:34}{begin:>10}{end:>10}" for what, begin, end in pretraining_rows(result)),
+    ]
     if result.scores:
         scores = result.scores
-        lines += ["", f"Task: one of {len(scores['labels'])} labels, {scores['train']} labelled texts, {scores['test']} to test, 3 samples", ""]
+        lines += [
+            "",
+            f"Task: one of {len(scores['labels'])} labels, {scores['train']} labelled texts, "
+            f"{scores['test']} to test, 3 samples",
+            "",
+        ]
         lines += [f"{who:34}{mean:>10}{spread:>10}" for who, mean, spread in score_rows(scores)]
     return "\n".join(lines)
 
 
 def as_html(result: Result) -> str:
     steps, held = result.steps, result.heldout
+    sizes = ", ".join(f"{value:,} {name}" for name, value in result.sizes.items())
     blocks = [
         page.note(
-            f"Recipe {result.recipe}. Text: " + ", ".join(f"{value:,} {name}" for name, value in result.sizes.items()) + ". "
+            f"Recipe {result.recipe}. Text: {sizes}. "
             "Held-out documents were never trained on, and their masks are the same at every measurement."
         ),
         page.heading("Pre-training"),
         page.table(["", "start", "end"], pretraining_rows(result)),
         page.line_chart(
             "Masked LM loss by step",
-            {"training": [(line["step"], line["mlm_loss"]) for line in steps], "held out": [(line["step"], line["mlm_loss"]) for line in held]},
+            {
+                "training": [(line["step"], line["mlm_loss"]) for line in steps],
+                "held out": [(line["step"], line["mlm_loss"]) for line in held],
+            },
             x="step", y="loss (nats a token)",
         ),
         page.line_chart(
@@ -99,15 +111,19 @@ def as_html(result: Result) -> str:
         ),
     ]  # fmt: skip
     if result.filled:
-        blocks += [page.heading("Masks filled in held-out sentences"), page.note("Marked in the sentence: the word that was hidden.")]
+        blocks += [
+            page.heading("Masks filled in held-out sentences"),
+            page.note("Marked in the sentence: the word that was hidden."),
+        ]
         blocks += [page.filled(one.before, one.after, one.guesses, one.word) for one in result.filled]
     if result.scores:
         scores = result.scores
         blocks += [
             page.heading("Fine-tuning"),
             page.note(
-                f"Accuracy on {scores['test']:,} test texts after training on {scores['train']} labelled ones; mean and standard deviation over three "
-                "samples of the labelled texts. Random weights have the best of three learning rates by development score."
+                f"Accuracy on {scores['test']:,} test texts after training on {scores['train']} labelled ones; "
+                "mean and standard deviation over three samples of the labelled texts. "
+                "Random weights have the best of three learning rates by development score."
             ),
             page.table(["", "accuracy", "spread"], score_rows(scores)),
             page.heading("Confusion matrix, pre-trained"),

@@ -2,7 +2,8 @@
 
 Documents are the reference's topics and the library's modules (their docstrings in order). The labelled task is: which
 package does this docstring belong to? Modules, never single docstrings, are divided between training, development and
-test, so that no module's wording is on two sides; the development and test modules are kept out of the pre-training text too.
+test, so that no module's wording is on two sides; the development and test modules are kept out of the pre-training
+text too.
 """
 
 import ast
@@ -11,6 +12,7 @@ import inspect
 import json
 import re
 import sysconfig
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,8 @@ from bertsmith.corpus.documents import read_documents
 from bertsmith.errors import CorpusError, TaskError
 from bertsmith.tasks.readers.table import read_table
 
-# In this order; the first eight that are installed and large enough are the classes (Debian splits off tkinter, 3.12 dropped distutils).
+# In this order; the first eight that are installed and large enough are the classes (Debian splits off tkinter, 3.12
+# dropped distutils).
 PACKAGES = (
     "tkinter", "asyncio", "distutils", "email", "importlib", "xml", "multiprocessing", "unittest",
     "idlelib", "ctypes", "lib2to3", "http", "logging", "concurrent", "json", "encodings",
@@ -63,29 +66,42 @@ def build(folder: Path) -> DemoText:
     reserved = {name for name, side in split.items() if side != "train"}
     documents = [(f"topic {name}", text) for name, text in topics()]
     documents += [(module.name, "\n\n".join(module.docstrings)) for module in modules]
-    train, heldout = [], []
+    train: list[tuple[str, str]] = []
+    heldout: list[tuple[str, str]] = []
     for index, (name, text) in enumerate(documents):
-        (heldout if name in reserved or index % HELDOUT_SHARE == 0 and name not in split else train).append((name, text))
+        held = name in reserved or (index % HELDOUT_SHARE == 0 and name not in split)
+        (heldout if held else train).append((name, text))
     folder.mkdir(parents=True, exist_ok=True)
     write_documents(folder / "train.txt", train)
     write_documents(folder / "heldout.txt", heldout)
     for side, rows in labelled.items():
         write_file(folder / f"{side}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    sizes = {"documents": len(train), "heldout documents": len(heldout), "characters": sum(len(text) for _, text in train)}
-    return DemoText(folder / "train.txt", folder / "heldout.txt", labelled, tuple(sorted({r["label"] for r in labelled["train"]})), sizes)
+    sizes = {
+        "documents": len(train),
+        "heldout documents": len(heldout),
+        "characters": sum(len(text) for _, text in train),
+    }
+    return DemoText(
+        folder / "train.txt",
+        folder / "heldout.txt",
+        labelled,
+        tuple(sorted({r["label"] for r in labelled["train"]})),
+        sizes,
+    )
 
 
 def from_files(paths: Sequence[Path], labels: Path | None, folder: Path) -> DemoText:
     """The same from a user's files; long documents are cut into parts, one part in twelve is held out."""
-    documents = []
+    documents: list[tuple[str, str]] = []
     for path in paths:
         for document in read_documents(path):
             for start in range(0, len(document.paragraphs), PART):
                 documents.append((f"{len(documents)}", "\n\n".join(document.paragraphs[start : start + PART])))
     if len(documents) < 3:
         raise CorpusError(
-            f"{len(documents)} documents of up to {PART} paragraphs in {', '.join(map(str, paths))}: at least three are needed, two to train on "
-            "(a random next segment comes from another document) and one to hold out. Give more text, or blank lines between paragraphs"
+            f"{len(documents)} documents of up to {PART} paragraphs in {', '.join(map(str, paths))}: "
+            "at least three are needed, two to train on (a random next segment comes from another document) "
+            "and one to hold out. Give more text, or blank lines between paragraphs"
         )
     heldout = [document for index, document in enumerate(documents) if index % HELDOUT_SHARE == 1]
     train = [document for index, document in enumerate(documents) if index % HELDOUT_SHARE != 1]
@@ -94,7 +110,11 @@ def from_files(paths: Sequence[Path], labels: Path | None, folder: Path) -> Demo
     write_documents(folder / "heldout.txt", heldout)
     labelled = labelled_table(labels) if labels else {}
     names = tuple(sorted({row["label"] for row in labelled.get("train", [])}))
-    sizes = {"documents": len(train), "heldout documents": len(heldout), "characters": sum(len(text) for _, text in train)}
+    sizes = {
+        "documents": len(train),
+        "heldout documents": len(heldout),
+        "characters": sum(len(text) for _, text in train),
+    }
     return DemoText(folder / "train.txt", folder / "heldout.txt", labelled, names, sizes)
 
 
@@ -102,7 +122,9 @@ def labelled_table(path: Path) -> dict[str, list[dict[str, str]]]:
     """A user's labelled rows, each label's divided 4 : 1 : 3 between train, dev and test in an order of its own."""
     by_label: dict[str, list[dict[str, str]]] = {}
     for example in read_table(path):
-        row = {"text": example.text, "label": str(example.label)} | ({"pair": example.pair} if example.pair is not None else {})
+        row = {"text": example.text, "label": str(example.label)} | (
+            {"pair": example.pair} if example.pair is not None else {}
+        )
         by_label.setdefault(str(example.label), []).append(row)
     if len(by_label) < 2:
         raise TaskError(f"{path}: one label only ({next(iter(by_label))!r}); at least two are needed to tell apart")
@@ -111,7 +133,9 @@ def labelled_table(path: Path) -> dict[str, list[dict[str, str]]]:
     for label in sorted(by_label):
         rows = by_label[label]
         if len(rows) < len(turns):
-            raise TaskError(f"{path}: {len(rows)} rows with label {label!r}; at least {len(turns)} of each label are needed")
+            raise TaskError(
+                f"{path}: {len(rows)} rows with label {label!r}; at least {len(turns)} of each label are needed"
+            )
         for index, at in enumerate(stream(0, "demo", label).permutation(len(rows))):
             sides[turns[index % len(turns)]].append(rows[at])
     return sides
@@ -121,11 +145,14 @@ def sample(
     rows: Sequence[Mapping[str, str]], *, seed: int, per_label: int | None = None, most: int | None = None
 ) -> list[Mapping[str, str]]:
     """`per_label` rows of each label (or all, if there are fewer), or `most` rows in all; drawn without replacement."""
-    mixed = [rows[at] for at in stream(seed, "demo sample").permutation(len(rows))]
-    if per_label is not None:
-        counts: dict[str, int] = {}
-        mixed = [row for row in mixed if counts.setdefault(row["label"], 0) < per_label and not counts.update({row["label"]: counts[row["label"]] + 1})]
-    return mixed[:most]
+    drawn = []
+    taken: Counter[str] = Counter()
+    for at in stream(seed, "demo sample").permutation(len(rows)):
+        label = rows[at]["label"]
+        if per_label is None or taken[label] < per_label:
+            taken[label] += 1
+            drawn.append(rows[at])
+    return drawn[:most]
 
 
 def topics() -> list[tuple[str, str]]:
@@ -136,7 +163,10 @@ def topics() -> list[tuple[str, str]]:
 
 
 def standard_library() -> Iterator[Module]:
-    """Every module of the standard library that has docstrings, by name; its own tests are code rather than prose, and slow to parse."""
+    """Every module of the standard library that has docstrings, by name.
+
+    Not its own tests: they are code rather than prose, and slow to parse.
+    """
     root = Path(sysconfig.get_paths()["stdlib"])
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -168,18 +198,26 @@ def clean(docstring: str) -> str:
 
 
 def label_docstrings(modules: Iterable[Module]) -> tuple[dict[str, list[dict[str, str]]], dict[str, str]]:
-    """Labelled rows by side, and every module's side: of each package's modules a third is for test, a sixth for development."""
+    """Labelled rows by side, and every module's side.
+
+    Of each package's modules a third is for test, a sixth for development.
+    """
     by_package: dict[str, list[Module]] = {}
     for module in modules:
         if module.package in PACKAGES:
             by_package.setdefault(module.package, []).append(module)
     rows: dict[str, list[dict[str, str]]] = {"train": [], "dev": [], "test": []}
     split: dict[str, str] = {}
-    labels = []
+    labels: list[str] = []
     for package in PACKAGES:
         sides = _divide(by_package.get(package, []))
         texts = {side: _rows(members) for side, members in sides.items()}
-        if len(labels) == CLASSES or len(texts["train"]) < LEAST_TRAIN or len(texts["test"]) < LEAST_TEST or not texts["dev"]:
+        if (
+            len(labels) == CLASSES
+            or len(texts["train"]) < LEAST_TRAIN
+            or len(texts["test"]) < LEAST_TEST
+            or not texts["dev"]
+        ):
             continue
         labels.append(package)
         for side, members in sides.items():
@@ -187,14 +225,15 @@ def label_docstrings(modules: Iterable[Module]) -> tuple[dict[str, list[dict[str
             split.update((module.name, side) for module in members)
     if len(labels) < LEAST_CLASSES:
         raise TaskError(
-            f"only {len(labels)} packages of the standard library here have enough docstrings ({', '.join(labels) or 'none'}), {LEAST_CLASSES} are "
-            "needed; is the library's source installed? Bring your own text instead: bertsmith demo --data FILE --labels FILE"
+            f"only {len(labels)} packages of the standard library here have enough docstrings "
+            f"({', '.join(labels) or 'none'}), {LEAST_CLASSES} are needed; is the library's source installed? "
+            "Bring your own text instead: bertsmith demo --data FILE --labels FILE"
         )
     return rows, split
 
 
 def _divide(modules: list[Module]) -> dict[str, list[Module]]:
-    """By size in turn, largest first, so that each side gets large and small ones: train, test, train, dev, train, test."""
+    """By size in turn, largest first, so that each side gets large and small ones."""
     sides: dict[str, list[Module]] = {"train": [], "dev": [], "test": []}
     turns = ("train", "test", "train", "dev", "train", "test")
     for index, module in enumerate(sorted(modules, key=lambda m: (-len(m.docstrings), m.fate))):

@@ -115,8 +115,9 @@ def finetune(
     """
     from bertsmith.base.config import with_settings
     from bertsmith.base.log import Log
+    from bertsmith.tasks.metrics.seeds import show_finetuned
     from bertsmith.tasks.readers.table import columns
-    from bertsmith.train.finetune import FinetuneSettings, show_finetuned
+    from bertsmith.train.finetune import FinetuneSettings
     from bertsmith.train.finetune import finetune as tune
 
     short = [f"seeds={list(range(seeds))}"] if seeds is not None else []
@@ -128,7 +129,7 @@ def finetune(
         train=train,
         dev=dev,
         test=test,
-        columns=columns(text=text, pair=pair, label=label, header=not no_header, format=format),
+        columns=columns(text=text, pair=pair, label=label, header=False if no_header else None, format=format),
         out=out,
         log=Log(out, quiet=quiet),
         resume=resume,

@@ -190,11 +190,11 @@ def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
 
 def _units(files: list[str]) -> list[_Unit]:
     units: list[list[tuple[str, int, int]]] = []
-    filled = UNIT_BYTES
+    filled = 0
     for file in files:
         with explained(file):
             status = os.stat(file)
-        if filled + status.st_size > UNIT_BYTES:
+        if not units or filled + status.st_size > UNIT_BYTES:
             units.append([])
             filled = 0
         units[-1].append((file, status.st_size, status.st_mtime_ns))

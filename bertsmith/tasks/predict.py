@@ -23,6 +23,7 @@ from bertsmith.tasks.label import LabelBatch, LabelModel, collate
 from bertsmith.text.tokenizer import Encoding, Tokenizer
 
 Item = str | tuple[str, str]
+MOST_CHARACTERS = 1_000_000  # of one text
 BUDGET = 4_096  # tokens a batch: enough to keep two cores busy with base, little enough for its activations
 
 
@@ -112,6 +113,7 @@ def fill_masks(
     """
     if top < 1:
         raise InputError(f"top {top}: at least 1 was expected")
+    _check_size(text, "the text")
     mask, most = tokenizer.vocabulary.mask_id, _length(encoder, max_length)
     whole = tokenizer.encode(*_pair(text))
     if mask not in whole.ids:
@@ -142,6 +144,8 @@ def encode(
     """Every item tokenized and cut at `max_length`, longest first; one warning counts what was cut."""
     if isinstance(items, str):
         raise InputError("a list of texts was expected, found one text; put it in a list")
+    for number, item in enumerate(items, start=1):
+        _check_size(item, f"number {number} of the {what}")
     encodings = tokenizer.encode_batch(list(items), max_length=max_length)
     cut = [encoding.cut for encoding in encodings if encoding.cut]
     if cut and log is not None:
@@ -150,6 +154,16 @@ def encode(
             f"{sum(cut):,} tokens were cut off"
         )
     return encodings
+
+
+def _check_size(item: Item, name: str) -> None:
+    """Tokenizing takes some 80 bytes a character; a file put in place of a text must not take all memory."""
+    size = sum(len(text) for text in _pair(item) if text is not None)
+    if size > MOST_CHARACTERS:
+        raise InputError(
+            f"{name} has {size:,} characters, and at most {MOST_CHARACTERS:,} are taken at a time; split it into texts "
+            f"(it begins {str(item)[:40]!r})"
+        )
 
 
 def batches_within(lengths: Sequence[int], budget: int) -> list[list[int]]:

@@ -7,14 +7,13 @@ in different ways. A character is unknown when it lies inside an [UNK] token; wh
 import functools
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bertsmith.text.tokenizer import Encoding, Tokenizer
 from bertsmith.text.vocabulary import CONTINUES
 
-BATCH = 256
+BATCH = 1_000_000  # characters tokenized at a time
 LONGEST = 20
 
 # First word of a character's Unicode name -> script, for letters; other letters go by that word itself.
@@ -28,8 +27,7 @@ def vocabulary_report(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, A
     unknown: Counter[str] = Counter()
     used: Counter[int] = Counter()
     words = 0
-    stream = iter(texts)
-    while batch := list(islice(stream, BATCH)):
+    for batch in _batches(texts):
         for text, encoding in zip(batch, tokenizer.encode_batch(batch, special=False), strict=True):
             words += len(text.split())
             characters.update(script_of(character) for character in text if not character.isspace())
@@ -50,6 +48,22 @@ def vocabulary_report(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, A
             for script, count in characters.most_common()
         },
     }
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Texts in lists of at most BATCH characters; a longer text is cut there, for these are figures and not ids."""
+    batch: list[str] = []
+    room = BATCH
+    for text in texts:
+        for start in range(0, len(text), BATCH):
+            part = text[start : start + BATCH]
+            if len(part) > room:
+                yield batch
+                batch, room = [], BATCH
+            batch.append(part)
+            room -= len(part)
+    if batch:
+        yield batch
 
 
 def show_report(report: dict[str, Any]) -> str:

@@ -41,7 +41,7 @@ from bertsmith.nn.heads import LabelHead
 from bertsmith.nn.layers import initialise
 from bertsmith.tasks.label import LabelBatch, LabelModel, collate
 from bertsmith.tasks.metrics.labels import METRICS, LabelScores, label_scores
-from bertsmith.tasks.metrics.seeds import seeds_summary, show_finetuned
+from bertsmith.tasks.metrics.seeds import seeds_summary
 from bertsmith.tasks.predict import encode, predict_encoded
 from bertsmith.tasks.readers.splits import LabelData, Source, read_splits
 from bertsmith.tasks.readers.table import Columns
@@ -137,7 +137,6 @@ def finetune(
     log.record(
         "finetuned", **{name: scores[name] for name in ("learning_rate", "best_seed", "mean", "spread", "collapsed")}
     )
-    log.say(show_finetuned(scores))
     return scores
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from bertsmith.base.files import explained, fresh_folder, sha256_of
@@ -140,11 +139,10 @@ def _states(run: Path) -> list[tuple[int, Path]]:
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    # Into memory first: written by safetensors itself, a full disk would be an error without errno.
+    data = save({name: tensor.contiguous() for name, tensor in tensors.items()})
     with explained(path):
-        try:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-        except SafetensorError as error:  # how safetensors reports what the system refused, a full disk above all
-            raise FileError(f"{path}: {error}") from error
+        path.write_bytes(data)
 
 
 def _read(folder: Path) -> RunState:

@@ -43,7 +43,14 @@ class Recipe:
 class TestConfig:
     def test_set_changes_nested_values_and_converts(self):
         recipe = config.with_settings(
-            Recipe(), ["train.steps=7", "train.learning_rate=1", "train.betas=[0.9, 0.98]", "train.name=muon", "train.minutes=2.5"]
+            Recipe(),
+            [
+                "train.steps=7",
+                "train.learning_rate=1",
+                "train.betas=[0.9, 0.98]",
+                "train.name=muon",
+                "train.minutes=2.5",
+            ],
         )
         assert recipe.train == Train(steps=7, learning_rate=1.0, betas=(0.9, 0.98), name="muon", minutes=2.5)
         assert config.with_settings(recipe, ["train.minutes=none"]).train.minutes is None
@@ -51,7 +58,7 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ("train.step=7", "did you mean 'train.steps'|did you mean 'steps'"),
+            ("train.step=7", "did you mean 'train.steps'"),
             ("steps=7", "did you mean 'train.steps'"),
             ("train=7", "group of settings"),
             ("train.steps", "name=value"),
@@ -76,7 +83,7 @@ class TestConfig:
 
     def test_bad_toml_names_the_file(self, tmp_path: Path):
         (tmp_path / "r.toml").write_text("[train\n")
-        with pytest.raises(ConfigError, match="r.toml: not valid TOML"):
+        with pytest.raises(ConfigError, match=r"r\.toml: not valid TOML"):
             config.read_toml(tmp_path / "r.toml")
 
 
@@ -92,7 +99,7 @@ class TestFiles:
     def test_a_fresh_folder_replaces_whole_or_not_at_all(self, tmp_path: Path):
         with fresh_folder(tmp_path / "m") as folder:
             (folder / "x").write_text("1")
-        with pytest.raises(ValueError, match="stop"), fresh_folder(tmp_path / "m") as folder:  # noqa: PT012
+        with pytest.raises(ValueError, match="stop"), fresh_folder(tmp_path / "m") as folder:
             (folder / "y").write_text("2")
             raise ValueError("stop")
         assert [p.name for p in (tmp_path / "m").iterdir()] == ["x"]
@@ -135,7 +142,11 @@ class TestFiles:
 
     def test_sha256(self, tmp_path: Path):
         (tmp_path / "f").write_bytes(b"abc")
-        assert sha256_of(tmp_path / "f") == sha256_of(b"abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        assert (
+            sha256_of(tmp_path / "f")
+            == sha256_of(b"abc")
+            == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        )
 
 
 class TestSeeds:

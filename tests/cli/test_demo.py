@@ -15,7 +15,9 @@ from bertsmith.errors import CorpusError, TaskError
 def library(packages: dict[str, int]) -> list[demo_text.Module]:
     """Modules with six docstrings each; every text is different."""
     return [
-        demo_text.Module(f"{package}.m{number}", tuple(f"text {at} of the module {number} in {package}" for at in range(6)))
+        demo_text.Module(
+            f"{package}.m{number}", tuple(f"text {at} of the module {number} in {package}" for at in range(6))
+        )
         for package, modules in packages.items()
         for number in range(modules)
     ]
@@ -59,7 +61,7 @@ class TestOnesOwnFiles:
 
     def test_too_little_text_says_what_is_needed(self, tmp_path: Path):
         (tmp_path / "note.txt").write_text("One paragraph only.")
-        with pytest.raises(CorpusError, match="1 documents .* at least three are needed"):
+        with pytest.raises(CorpusError, match=r"1 documents .* at least three are needed"):
             demo_text.from_files([tmp_path / "note.txt"], None, tmp_path / "text")
 
     @pytest.mark.parametrize(
@@ -101,12 +103,43 @@ class TestThePage:
 @pytest.mark.slow
 def test_the_whole_demo_on_ones_own_files(tmp_path: Path, capsys):
     """Also that a second call finds everything done and says the same."""
-    topics = {"sea": "the ship sails over the deep blue water of the sea", "field": "the farmer ploughs the brown soil of his field"}
-    lines = [f"{words} on day {at} of the year with {label} in mind." for at in range(60) for label, words in topics.items()]
-    (tmp_path / "text.txt").write_text("\n\n".join(f"{lines[at]} {lines[-at]} {lines[at // 2]}" for at in range(120)) * 4)
-    (tmp_path / "labels.csv").write_text("text,label\n" + "".join(f"{words} {at},{label}\n" for at in range(16) for label, words in topics.items()))
-    command = ["demo", "--data", str(tmp_path / "text.txt"), "--labels", str(tmp_path / "labels.csv"), "--out", str(tmp_path / "out"), "--quiet"]
-    command += ["--set", "train.steps=6", "--set", "train.batch=8", "--set", "model.width=32", "--set", "model.heads=2", "--set", "model.ffn_width=64", "--set", "model.depth=1"]
+    topics = {
+        "sea": "the ship sails over the deep blue water of the sea",
+        "field": "the farmer ploughs the brown soil of his field",
+    }
+    lines = [
+        f"{words} on day {at} of the year with {label} in mind." for at in range(60) for label, words in topics.items()
+    ]
+    (tmp_path / "text.txt").write_text(
+        "\n\n".join(f"{lines[at]} {lines[-at]} {lines[at // 2]}" for at in range(120)) * 4
+    )
+    (tmp_path / "labels.csv").write_text(
+        "text,label\n" + "".join(f"{words} {at},{label}\n" for at in range(16) for label, words in topics.items())
+    )
+    command = [
+        "demo",
+        "--data",
+        str(tmp_path / "text.txt"),
+        "--labels",
+        str(tmp_path / "labels.csv"),
+        "--out",
+        str(tmp_path / "out"),
+        "--quiet",
+    ]
+    command += [
+        "--set",
+        "train.steps=6",
+        "--set",
+        "train.batch=8",
+        "--set",
+        "model.width=32",
+        "--set",
+        "model.heads=2",
+        "--set",
+        "model.ffn_width=64",
+        "--set",
+        "model.depth=1",
+    ]
     assert main(command) == 0
     first = capsys.readouterr().out
     assert "BERT, pre-trained" in first

@@ -61,7 +61,9 @@ def test_the_top_files_import_nothing_heavy_when_loaded():
         for node in tree.body:  # only what runs at import
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
-                assert (module or "").split(".")[0] not in ("torch", "numpy", "tokenizers", "safetensors"), f"{name} imports {module}"
+                assert (module or "").split(".")[0] not in ("torch", "numpy", "tokenizers", "safetensors"), (
+                    f"{name} imports {module}"
+                )
 
 
 def test_no_cycles_between_files():

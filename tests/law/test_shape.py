@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TRACKED = [ROOT / line for line in subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()]
-PYTHON = sorted(path for path in TRACKED if path.suffix == ".py" and path.exists() and "learn" not in path.relative_to(ROOT).parts)
+TRACKED = [
+    ROOT / line
+    for line in subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+]
+PYTHON = sorted(
+    path for path in TRACKED if path.suffix == ".py" and path.exists() and "learn" not in path.relative_to(ROOT).parts
+)
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=lambda p: str(p.relative_to(ROOT)))
@@ -22,7 +29,9 @@ def test_lengths(path: Path):
             assert length <= 120, f"{path}:{node.lineno}: {node.name} has {length} lines"
 
 
-@pytest.mark.parametrize("path", [p for p in PYTHON if "bertsmith" in p.relative_to(ROOT).parts], ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", [p for p in PYTHON if "bertsmith" in p.relative_to(ROOT).parts], ids=lambda p: str(p.relative_to(ROOT))
+)
 def test_every_file_says_what_is_in_it(path: Path):
     doc = ast.get_docstring(ast.parse(path.read_text()))
     assert doc, f"{path} has no docstring"
@@ -47,13 +56,17 @@ def test_the_readme_tree_is_the_real_one():
             listed.add(folder)
             names = names[1:]
         for word in names:
-            if word.endswith(".py") or word.endswith("/"):
+            if word.endswith((".py", "/")):
                 listed.add(folder / word)
             else:
                 break  # the rest of the line is prose
     for path in listed:
         assert (ROOT / path).exists(), f"README's tree lists {path}"
-    real = {p.relative_to(ROOT) for p in (ROOT / "bertsmith").rglob("*.py") if p.name != "__init__.py" or p.parent.name == "bertsmith"}
+    real = {
+        p.relative_to(ROOT)
+        for p in (ROOT / "bertsmith").rglob("*.py")
+        if p.name != "__init__.py" or p.parent.name == "bertsmith"
+    }
     missing = sorted(str(path) for path in real if path not in listed)
     assert not missing, f"README's tree lacks {missing}"
 
@@ -73,6 +86,11 @@ def test_the_makefile_has_what_the_readme_promises():
 
 
 def test_the_relative_links_of_the_docs_lead_somewhere():
-    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md"), ROOT / "bench" / "RESULTS.md"]:
+    for page in [
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        *(ROOT / "docs").glob("*.md"),
+        ROOT / "bench" / "RESULTS.md",
+    ]:
         for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
