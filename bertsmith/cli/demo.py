@@ -65,6 +65,7 @@ def demo(
         scores = _classify(model, text, out, log) if text.labelled else None
         result = demo_report.Result(sizes=text.sizes, recipe=recipe, history=history, filled=examples, scores=scores)
         write_file(out / "report.html", demo_report.as_html(result))
+        write_file(out / "result.json", json.dumps(demo_report.as_mapping(result), ensure_ascii=False, indent=1) + "\n")
         print(demo_report.as_text(result))
         print(f"\nreport     {out / 'report.html'}\nmodel      {model}")
         print(f'try        bertsmith fill --model {model} "{examples[0].masked}"' if examples else "")

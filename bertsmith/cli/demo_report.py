@@ -63,6 +63,20 @@ def score_rows(scores: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return rows
 
 
+def as_mapping(result: Result) -> dict[str, Any]:
+    """The tables, for a program."""
+    last = result.steps[-1]
+    return {
+        "recipe": result.recipe,
+        "text": dict(result.sizes),
+        "steps": last["step"],
+        "seconds": last["seconds"],
+        "pretraining": pretraining_rows(result),
+        "task": {name: result.scores[name] for name in ("labels", "train", "dev", "test")} if result.scores else None,
+        "scores": score_rows(result.scores) if result.scores else None,
+    }
+
+
 def as_text(result: Result) -> str:
     steps = result.steps
     tokens = sum(line.get("tokens_per_second", 0) for line in steps) / max(len(steps), 1)

@@ -48,8 +48,7 @@ def evaluate_pretraining(
     if frequencies is not None:
         targets = torch.cat([torch.as_tensor(instance.targets) for instance in held])
         scores["frequent_accuracy"] = float((targets == frequencies.argmax()).double().mean())
-        smooth = (frequencies.double() + 1) / (frequencies.double() + 1).sum()
-        scores["frequent_loss"] = float(-smooth[targets].log().mean())
+        scores["frequent_loss"] = float(-log_shares(frequencies)[targets].mean())
     return scores
 
 
@@ -64,3 +63,9 @@ def piece_frequencies(corpus: Corpus, vocabulary: int) -> torch.Tensor:
         counts += torch.bincount(tokens, minlength=vocabulary)
         left -= len(tokens)
     return counts
+
+
+def log_shares(frequencies: torch.Tensor) -> torch.Tensor:
+    """[vocabulary] log of each piece's share of a text; a piece never seen counts as seen once."""
+    smooth = frequencies.double() + 1
+    return (smooth / smooth.sum()).log()

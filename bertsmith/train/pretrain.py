@@ -106,8 +106,10 @@ class _Sources:
         settings = to_mapping(recipe.data)
         settings["mask_rule"] = tuple(settings["mask_rule"])
         instances = Instances(corpus, tokenizer.vocabulary, seed=recipe.train.seed, **settings)
+        wanted = heldout is not None or recipe.train.frequent_bias
+        frequencies = piece_frequencies(corpus, len(tokenizer.vocabulary)) if wanted else None
         if heldout is None:
-            return cls(corpus, tokenizer, instances, None, None)
+            return cls(corpus, tokenizer, instances, None, frequencies)
         other = Corpus.open(heldout)
         if Tokenizer.load(other.tokenizer_folder).fingerprint != tokenizer.fingerprint:
             raise ConfigError(
@@ -115,7 +117,7 @@ class _Sources:
                 f"--tokenizer {corpus.tokenizer_folder}"
             )
         held = Instances(other, tokenizer.vocabulary, seed=recipe.train.seed, **settings)
-        return cls(corpus, tokenizer, instances, held, piece_frequencies(corpus, len(tokenizer.vocabulary)))
+        return cls(corpus, tokenizer, instances, held, frequencies)
 
 
 @dataclass
@@ -155,6 +157,10 @@ def _begin(
     else:
         config = encoder_config(recipe.model, len(sources.tokenizer.vocabulary))
         model = fresh_pretraining(family.encoder(config), nsp=nsp, seed=seed)
+        if recipe.train.frequent_bias:
+            assert sources.frequencies is not None, "counted when the sources were opened"
+            with torch.no_grad():
+                model.mlm.bias.copy_(log_shares(sources.frequencies))
     if recipe.data.length > model.encoder.config.max_length:
         raise ConfigError(
             f"data.length {recipe.data.length}: the model has {model.encoder.config.max_length} positions; lower it or "
@@ -209,6 +215,8 @@ def _train(work: _Work, recipe: Recipe, sources: _Sources, run: Path, stop: Stop
     interval = _Interval()
     scores: dict[str, float] = {}
     saved_at, saved_minutes = work.step, work.minutes
+    if sources.heldout is not None and train.evaluate_every and work.step == 0:
+        scores = _evaluate(work, sources, recipe, log)  # where the curve begins
     with Progress(log, train.steps, "steps", "pretrain", done=work.step) as progress:
         steps = training_steps(
             work.model,

@@ -55,6 +55,7 @@ class TrainSettings:
     schedule: Literal["linear", "constant", "wsd"] = "linear"
     decay_share: float = 0.2  # wsd only: the share of the steps that decays
     clip: float | None = 1.0  # norm of the gradient
+    frequent_bias: bool = False  # begin with the MLM bias at each piece's log frequency, not at 0 as in the paper
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool = False
     seed: int = 0

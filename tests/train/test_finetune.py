@@ -14,6 +14,7 @@ from bertsmith.errors import ConfigError, Interrupted, NonFiniteLoss, StateError
 from bertsmith.models.bert import Bert, BertConfig
 from bertsmith.nn.heads import LabelHead
 from bertsmith.nn.layers import initialise
+from bertsmith.tasks.metrics.seeds import show_finetuned
 from bertsmith.tasks.readers.splits import split_by_label
 from bertsmith.tasks.readers.table import Columns, Example, columns
 from bertsmith.text.normalize import Normalizer
@@ -155,7 +156,7 @@ def test_a_seed_that_says_one_label_is_flagged(model, files, tmp_path):
     same = [Example("the film", None, label, f"x:{index}") for index, label in enumerate("ababa")]
     scores = finetune(FAST, model=model, train=same, dev=same, out=tmp_path / "same", log=log)
     assert scores["collapsed"] == [0]
-    assert "1 of 1 seeds say one label for everything" in log.screen.getvalue()
+    assert "1 of 1 seeds say one label for everything" in show_finetuned(scores)
 
 
 def test_resume_skips_finished_seeds_and_adds_new_ones(model, files, tmp_path, monkeypatch):
