@@ -29,7 +29,7 @@ from bertsmith.nn.device import Precision, choose_device, choose_precision
 from bertsmith.objectives.pretraining import BertPretraining, fresh_pretraining
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.train.batches import Feed, pretraining_counts
-from bertsmith.train.heldout import evaluate_pretraining, piece_frequencies
+from bertsmith.train.heldout import evaluate_pretraining, log_shares, piece_frequencies
 from bertsmith.train.loop import Step, training_steps
 from bertsmith.train.optimizers import Optimizer, build_optimizer
 from bertsmith.train.plan import dry_run, encoder_config, schedule_of
