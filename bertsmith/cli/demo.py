@@ -131,7 +131,7 @@ def _pretrained(
         data=out / "corpus" / "train",
         heldout=out / "corpus" / "heldout",
         run=out / "run",
-        resume=True,
+        resume=(out / "run" / "recipe.toml").exists(),
         log=log,
     )
 

@@ -91,20 +91,21 @@ def build(folder: Path) -> DemoText:
 
 
 def from_files(paths: Sequence[Path], labels: Path | None, folder: Path) -> DemoText:
-    """The same from a user's files; long documents are cut into parts, one part in twelve is held out."""
+    """The same from a user's files; long documents are cut into parts; one in twelve is held out, and two at least."""
     documents: list[tuple[str, str]] = []
     for path in paths:
         for document in read_documents(path):
             for start in range(0, len(document.paragraphs), PART):
                 documents.append((f"{len(documents)}", "\n\n".join(document.paragraphs[start : start + PART])))
-    if len(documents) < 3:
+    if len(documents) < 4:
         raise CorpusError(
             f"{len(documents)} documents of up to {PART} paragraphs in {', '.join(map(str, paths))}: "
-            "at least three are needed, two to train on (a random next segment comes from another document) "
-            "and one to hold out. Give more text, or blank lines between paragraphs"
+            "at least four are needed, two to train on and two to hold out (a random next segment comes from another "
+            "document). Give more text, or blank lines between paragraphs"
         )
-    heldout = [document for index, document in enumerate(documents) if index % HELDOUT_SHARE == 1]
-    train = [document for index, document in enumerate(documents) if index % HELDOUT_SHARE != 1]
+    every = min(HELDOUT_SHARE, len(documents) // 2)  # two held out at least, and two left
+    heldout = [document for index, document in enumerate(documents) if index % every == 1]
+    train = [document for index, document in enumerate(documents) if index % every != 1]
     folder.mkdir(parents=True, exist_ok=True)
     write_documents(folder / "train.txt", train)
     write_documents(folder / "heldout.txt", heldout)

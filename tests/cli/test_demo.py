@@ -1,6 +1,7 @@
 """The demo: its text, its page, and the whole of it on a user's own small files."""
 
 import json
+import random
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -55,13 +56,20 @@ class TestOnesOwnFiles:
     def test_a_single_long_text_is_cut_into_parts(self, tmp_path: Path):
         (tmp_path / "novel.txt").write_text("\n\n".join(f"Paragraph number {at}." for at in range(1_000)))
         text = demo_text.from_files([tmp_path / "novel.txt"], None, tmp_path / "text")
-        assert text.sizes["documents"] == 9
-        assert text.sizes["heldout documents"] == 1
-        assert text.train.read_text().count("<doc ") == 9
+        assert text.sizes["documents"] == 8
+        assert text.sizes["heldout documents"] == 2
+        assert text.train.read_text().count("<doc ") == 8
+
+    @pytest.mark.parametrize("documents", range(4, 40))
+    def test_two_documents_at_least_on_each_side(self, tmp_path: Path, documents: int):
+        (tmp_path / "t.txt").write_text("".join(f'<doc id="{at}">\nText {at}.\n</doc>\n' for at in range(documents)))
+        text = demo_text.from_files([tmp_path / "t.txt"], None, tmp_path / "text")
+        assert min(text.sizes["documents"], text.sizes["heldout documents"]) >= 2
+        assert text.sizes["documents"] + text.sizes["heldout documents"] == documents
 
     def test_too_little_text_says_what_is_needed(self, tmp_path: Path):
         (tmp_path / "note.txt").write_text("One paragraph only.")
-        with pytest.raises(CorpusError, match=r"1 documents .* at least three are needed"):
+        with pytest.raises(CorpusError, match=r"1 documents .* at least four are needed"):
             demo_text.from_files([tmp_path / "note.txt"], None, tmp_path / "text")
 
     @pytest.mark.parametrize(
@@ -107,39 +115,21 @@ def test_the_whole_demo_on_ones_own_files(tmp_path: Path, capsys):
         "sea": "the ship sails over the deep blue water of the sea",
         "field": "the farmer ploughs the brown soil of his field",
     }
+    rng = random.Random(0)
+    names = ["".join(rng.choice(letters) for letters in ("bdfgklmnprst", "aeiou") * 3) for _ in range(80)]
     lines = [
-        f"{words} on day {at} of the year with {label} in mind." for at in range(60) for label, words in topics.items()
+        f"{words} on day {at} of {rng.choice(names)}, said {rng.choice(names)}."
+        for at in range(240)
+        for words in topics.values()
     ]
-    (tmp_path / "text.txt").write_text(
-        "\n\n".join(f"{lines[at]} {lines[-at]} {lines[at // 2]}" for at in range(120)) * 4
-    )
+    (tmp_path / "text.txt").write_text("\n\n".join(" ".join(rng.sample(lines, 3)) for _ in range(900)))
     (tmp_path / "labels.csv").write_text(
         "text,label\n" + "".join(f"{words} {at},{label}\n" for at in range(16) for label, words in topics.items())
     )
-    command = [
-        "demo",
-        "--data",
-        str(tmp_path / "text.txt"),
-        "--labels",
-        str(tmp_path / "labels.csv"),
-        "--out",
-        str(tmp_path / "out"),
-        "--quiet",
-    ]
-    command += [
-        "--set",
-        "train.steps=6",
-        "--set",
-        "train.batch=8",
-        "--set",
-        "model.width=32",
-        "--set",
-        "model.heads=2",
-        "--set",
-        "model.ffn_width=64",
-        "--set",
-        "model.depth=1",
-    ]
+    small = ("steps=6", "warmup=2", "batch=8"), ("width=32", "heads=2", "ffn_width=64", "depth=1")
+    settings = [f"train.{one}" for one in small[0]] + [f"model.{one}" for one in small[1]]
+    command = ["demo", "--data", str(tmp_path / "text.txt"), "--labels", str(tmp_path / "labels.csv"), "--quiet"]
+    command += ["--out", str(tmp_path / "out"), *(word for one in settings for word in ("--set", one))]
     assert main(command) == 0
     first = capsys.readouterr().out
     assert "BERT, pre-trained" in first
