@@ -26,7 +26,7 @@ from bertsmith.tasks.metrics.labels import METRICS
 from bertsmith.tasks.readers.table import Columns, Example, read_table
 from bertsmith.train.finetune import FinetuneSettings, finetune
 
-RATES = {"pretrained": (2e-5, 5e-5, 1e-4), "random": (5e-5, 1e-4, 5e-4)}
+RATES = {"pretrained": (5e-5, 1.5e-4, 5e-4), "random": (1e-4, 3e-4, 1e-3)}
 METRIC = {"sst2": "accuracy", "rte": "accuracy", "cola": "matthews", "nsmc": "accuracy"}
 
 

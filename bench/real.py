@@ -44,7 +44,7 @@ def main() -> None:
     bertsmith("prepare", *train, "--tokenizer", vocabulary, "--out", work / "train", "--workers", 2)
     bertsmith("prepare", *heldout, "--tokenizer", vocabulary, "--out", work / "heldout")
     run = work / "run"
-    settings = [f"train.minutes={options.minutes}", *options.set]
+    settings = [f"train.minutes={options.minutes}", "train.evaluate_every=200", *options.set]
     if not (run / "model").exists():
         bertsmith(
             "pretrain", options.recipe, "--data", work / "train", "--heldout", work / "heldout",

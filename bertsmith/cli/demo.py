@@ -15,7 +15,7 @@ import typer
 
 from bertsmith.base.files import folder_lock, fresh_folder, write_file
 from bertsmith.base.log import Log, Progress
-from bertsmith.cli import demo_report, demo_text
+from bertsmith.cli import demo_report, demo_text, options
 from bertsmith.errors import MissingExtra, VocabularyError
 
 VOCABULARY = 8_000  # pieces; fewer only if the text does not give as many
@@ -46,20 +46,15 @@ def demo(
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for everything that is made.")] = Path("runs/demo"),
     recipe: Annotated[str, typer.Option(metavar="NAME", help="Recipe of the pre-training: a name or a file.")] = "demo",
-    change: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="Change one setting of the recipe; may be repeated.", show_default=False
-        ),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr; warnings and errors only.")] = False,
+    set: options.Changes = [],  # noqa: B006 - typer makes a new one for each call
+    quiet: options.Quiet = False,
 ) -> None:
     """The whole road on one page: vocabulary, shards, pre-training, masks, a classifier, and report.html."""
     log = Log(quiet=quiet)
     with folder_lock(out):
         text = _text(data or [], labels, out, log)
         tokenizer = _vocabulary(text, out, log)
-        model = _pretrained(text, tokenizer, out, recipe, change or [], log)
+        model = _pretrained(text, tokenizer, out, recipe, set, log)
         history = [json.loads(line) for line in (out / "run" / "run.jsonl").read_text(encoding="utf-8").splitlines()]
         examples = _fill(model, text, log)
         scores = _classify(model, text, out, log) if text.labelled else None

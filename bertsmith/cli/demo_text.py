@@ -72,22 +72,9 @@ def build(folder: Path) -> DemoText:
         held = name in reserved or (index % HELDOUT_SHARE == 0 and name not in split)
         (heldout if held else train).append((name, text))
     folder.mkdir(parents=True, exist_ok=True)
-    write_documents(folder / "train.txt", train)
-    write_documents(folder / "heldout.txt", heldout)
     for side, rows in labelled.items():
         write_file(folder / f"{side}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    sizes = {
-        "documents": len(train),
-        "heldout documents": len(heldout),
-        "characters": sum(len(text) for _, text in train),
-    }
-    return DemoText(
-        folder / "train.txt",
-        folder / "heldout.txt",
-        labelled,
-        tuple(sorted({r["label"] for r in labelled["train"]})),
-        sizes,
-    )
+    return _written(folder, train, heldout, labelled)
 
 
 def from_files(paths: Sequence[Path], labels: Path | None, folder: Path) -> DemoText:
@@ -106,17 +93,26 @@ def from_files(paths: Sequence[Path], labels: Path | None, folder: Path) -> Demo
     every = min(HELDOUT_SHARE, len(documents) // 2)  # two held out at least, and two left
     heldout = [document for index, document in enumerate(documents) if index % every == 1]
     train = [document for index, document in enumerate(documents) if index % every != 1]
+    return _written(folder, train, heldout, labelled_table(labels) if labels else {})
+
+
+def _written(
+    folder: Path,
+    train: Sequence[tuple[str, str]],
+    heldout: Sequence[tuple[str, str]],
+    labelled: dict[str, list[dict[str, str]]],
+) -> DemoText:
+    """train.txt and heldout.txt in `folder`, and what they hold."""
     folder.mkdir(parents=True, exist_ok=True)
     write_documents(folder / "train.txt", train)
     write_documents(folder / "heldout.txt", heldout)
-    labelled = labelled_table(labels) if labels else {}
-    names = tuple(sorted({row["label"] for row in labelled.get("train", [])}))
+    labels = tuple(sorted({row["label"] for row in labelled.get("train", [])}))
     sizes = {
         "documents": len(train),
         "heldout documents": len(heldout),
         "characters": sum(len(text) for _, text in train),
     }
-    return DemoText(folder / "train.txt", folder / "heldout.txt", labelled, names, sizes)
+    return DemoText(folder / "train.txt", folder / "heldout.txt", labelled, labels, sizes)
 
 
 def labelled_table(path: Path) -> dict[str, list[dict[str, str]]]:

@@ -30,10 +30,10 @@ from bertsmith.base.files import (
     write_file,
 )
 from bertsmith.base.log import Log, Progress
+from bertsmith.base.workers import Tell, run_tasks
 from bertsmith.corpus.documents import Document, ReadCounts, read_documents
 from bertsmith.corpus.sentences import split_sentences
 from bertsmith.corpus.shards import CORPUS_MAGIC, VERSION, Corpus, Shard, write_shard
-from bertsmith.corpus.workers import Tell, run_tasks
 from bertsmith.errors import ConfigError, CorpusError, FileError
 from bertsmith.text.tokenizer import Tokenizer
 

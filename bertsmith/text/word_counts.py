@@ -10,25 +10,21 @@ frequent stay, the first in code point order among words of equal count. The cha
 count for the alphabet.
 """
 
-import contextlib
 import heapq
-import multiprocessing
 import re
-import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from operator import itemgetter
 from pathlib import Path
 
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from bertsmith.base.files import check_readable, explained
-from bertsmith.errors import BertsmithError, ConfigError, CorpusError, MissingExtra
+from bertsmith.base.workers import Tell, run_tasks
+from bertsmith.errors import ConfigError
 from bertsmith.text.normalize import Normalizer
 
 LONGEST_WORD = 100  # characters; max_input_chars_per_word of BERT's WordPiece
@@ -114,13 +110,25 @@ def count_files(
         if on_progress is not None:
             on_progress("count", done, total)
 
-    shares = _shares(sized, workers)
+    runs: list[Path] = []
+    too_long = 0
     with _scratch_folder(scratch) as folder:
-        if len(shares) <= 1:
-            runs, too_long = _count_share(shares[0] if shares else [], normalizer, reader, folder, 0, limit, finished)
-        else:
-            runs, too_long = _count_in_processes(shares, normalizer, reader, folder, limit, finished)
+        shared = _Shared(normalizer, reader, folder, limit)
+        tasks = list(enumerate(_shares(sized, workers)))
+        for _, counted in run_tasks(_count_share, tasks, shared=shared, workers=workers, tell=finished):
+            runs += counted[0]
+            too_long += counted[1]
         return _gather(runs, too_long, folder, keep)
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What every process needs to count its share."""
+
+    normalizer: Normalizer
+    reader: Reader
+    folder: str
+    limit: int
 
 
 def _scratch_folder(scratch: Path | None) -> tempfile.TemporaryDirectory[str]:
@@ -209,88 +217,15 @@ def _shares(sized: list[tuple[Path, int]], workers: int) -> list[list[tuple[Path
     return [share for share in shares if share]
 
 
-def _count_share(
-    share: list[tuple[Path, int]],
-    normalizer: Normalizer,
-    reader: Reader,
-    folder: str | Path,
-    number: int,
-    limit: int,
-    finished: Callable[[int], None],
-) -> tuple[list[Path], int]:
-    counter = _WordCounter(normalizer, folder, f"run-{number}", limit)
+def _count_share(task: tuple[int, list[tuple[Path, int]]], shared: _Shared, finished: Tell) -> tuple[list[Path], int]:
+    """The sorted runs of one share of the files, and how many words were too long."""
+    number, share = task
+    counter = _WordCounter(shared.normalizer, shared.folder, f"run-{number}", shared.limit)
     for path, size in share:
-        counter.add(reader([path]))
+        counter.add(shared.reader([path]))
         finished(size)
     counter.spill()
     return counter.runs, counter.too_long
-
-
-def _share_process(
-    pipe: Connection,
-    share: list[tuple[Path, int]],
-    normalizer: Normalizer,
-    reader: Reader,
-    folder: str,
-    number: int,
-    limit: int,
-) -> None:
-    """A worker: sends the size of each finished file, then its runs, or the error that stopped it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
-    with contextlib.suppress(BrokenPipeError):  # the parent is gone
-        try:
-            pipe.send(_count_share(share, normalizer, reader, folder, number, limit, pipe.send))
-        except MissingExtra as error:  # takes more than one argument, so it would not come out of a pickle
-            pipe.send(BertsmithError(str(error)))
-        except BertsmithError as error:
-            pipe.send(error)
-
-
-def _count_in_processes(
-    shares: list[list[tuple[Path, int]]],
-    normalizer: Normalizer,
-    reader: Reader,
-    folder: str,
-    limit: int,
-    finished: Callable[[int], None],
-) -> tuple[list[Path], int]:
-    context = multiprocessing.get_context("spawn")  # forking a process with threads (a progress line, rayon) can hang
-    running: dict[Connection, BaseProcess] = {}
-    runs: list[Path] = []
-    too_long = 0
-    try:
-        for number, share in enumerate(shares):
-            ours, theirs = context.Pipe(duplex=False)
-            worker = context.Process(
-                target=_share_process, args=(theirs, share, normalizer, reader, folder, number, limit), daemon=True
-            )
-            worker.start()
-            theirs.close()
-            running[ours] = worker
-        while running:
-            for pipe in wait(list(running)):
-                assert isinstance(pipe, Connection)
-                try:
-                    message = pipe.recv()
-                except EOFError:
-                    running[pipe].join()
-                    raise CorpusError(
-                        f"a counting process ended with exit status {running[pipe].exitcode} before it was done "
-                        "(its traceback is above, if it left one; -9 often means out of memory: use fewer workers)"
-                    ) from None
-                if isinstance(message, BertsmithError):
-                    raise message
-                if isinstance(message, int):
-                    finished(message)
-                    continue
-                runs += message[0]
-                too_long += message[1]
-                running.pop(pipe).join()
-    finally:
-        for process in running.values():
-            process.terminate()
-            process.join()
-    return runs, too_long
 
 
 def _gather(runs: list[Path], too_long: int, folder: str | Path, keep: int) -> WordCounts:

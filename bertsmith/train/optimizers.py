@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError, StateError, TrainingError
+from bertsmith.nn.device import choose_precision
 
 NAMES = ("adamw", "adamw2018", "muon")
 NEWTON_SCHULZ = (3.4445, -4.775, 2.0315)  # quintic with the steepest slope at zero that keeps singular values near 1
@@ -117,12 +118,13 @@ def build_optimizer(
     adamw = torch.optim.AdamW(groups, lr=learning_rate, betas=betas, eps=eps, fused=fused)
     if name == "adamw":
         return Optimizer([adamw], f"AdamW{' (fused)' if fused else ''}")
-    dtype, why = orthogonalizing_dtype(device)
+    fast = choose_precision("auto", device)
+    dtype = torch.bfloat16 if fast.name == "bf16" else torch.float32
     matrices = _group(hidden, 1.0, learning_rate, weight_decay)
     matrices["thirds"] = ["qkv" in key for key in hidden]
     muon = Muon([matrices], momentum=momentum, dtype=dtype)
     kind = str(dtype).removeprefix("torch.")
-    about = f"Muon for {len(hidden)} matrices, orthogonalised in {kind} ({why}), AdamW for the rest"
+    about = f"Muon for {len(hidden)} matrices, orthogonalised in {kind} ({fast.reason}), AdamW for the rest"
     return Optimizer([muon, adamw], about)
 
 
@@ -221,16 +223,6 @@ def orthogonalize(matrices_NRC: Tensor, dtype: torch.dtype) -> Tensor:
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x
-
-
-def orthogonalizing_dtype(device: torch.device) -> tuple[torch.dtype, str]:
-    """bf16 where the device multiplies it fast, else fp32; with the reason."""
-    if device.type == "cuda":
-        fast = torch.cuda.get_device_capability(device) >= (8, 0)
-        return (torch.bfloat16, "the GPU has bf16 units") if fast else (torch.float32, "the GPU has no bf16 units")
-    if device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()):
-        return torch.bfloat16, "the processor has bf16 units"
-    return torch.float32, "the processor has no bf16 units" if device.type == "cpu" else "unknown device"
 
 
 def _add_orthogonal(targets: Sequence[Tensor], updates: Sequence[Tensor], rate: float, dtype: torch.dtype) -> None:

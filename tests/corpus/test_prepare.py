@@ -373,5 +373,5 @@ def test_the_manifest_names_no_folder(tmp_path, vocabulary):
 
 
 def test_torch_is_not_imported():
-    code = "import sys, bertsmith.corpus.prepare, bertsmith.corpus.workers; sys.exit('torch' in sys.modules)"
+    code = "import sys, bertsmith.corpus.prepare, bertsmith.base.workers; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

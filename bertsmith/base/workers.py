@@ -4,10 +4,12 @@ multiprocessing.Pool and ProcessPoolExecutor leave workers waiting for ever wher
 sees its pipe close, and looks for its parent whenever it tells of progress.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -36,7 +38,8 @@ def run_tasks(
         for index, task in (next(left) for _ in range(min(workers, len(tasks)))):
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, function, shared, os.getpid()), daemon=True)
-            process.start()
+            with _interrupts_held_back():
+                process.start()
             theirs.close()
             pipes[ours] = process
             ours.send((index, task))
@@ -60,6 +63,21 @@ def run_tasks(
             left_over.join()
 
 
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """A process started inside never sees SIGINT; Ctrl-C reaches all of a terminal, and the parent ends its own.
+
+    It inherits the blocked signal, so there is no moment, not even while its interpreter starts, in which Ctrl-C would
+    print a traceback. This process hears of one that came meanwhile at the end.
+    """
+    resource_tracker.ensure_running()  # else the start below would start it, and lift the block on its way
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _ready(pipes: dict[Any, BaseProcess]) -> list[Any]:
     return list(wait(list(pipes)))
 
@@ -72,7 +90,7 @@ def _received(pipe: Connection, pipes: dict[Any, BaseProcess]) -> tuple[Any, ...
         process.join(timeout=5)
         raise CorpusError(
             f"a worker process ended unexpectedly (exit code {process.exitcode}; -9 often means that memory ran out); "
-            "run the same command again, with fewer workers if need be: what was finished is kept"
+            "run the same command again, with fewer workers if need be"
         ) from error
 
 
@@ -83,8 +101,6 @@ def _rebuilt(kind: type[BertsmithError], text: str) -> BertsmithError:
 
 
 def _work(pipe: Connection, function: Callable[[Any, Any, Tell], Any], shared: Any, parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends us
-
     def tell(amount: int) -> None:
         if os.getppid() != parent:
             os._exit(1)

@@ -1,0 +1,40 @@
+"""Tasks on several processes: results, errors, and what a worker must not hear."""
+
+import signal
+
+import pytest
+
+from bertsmith.base.workers import run_tasks
+from bertsmith.errors import CorpusError
+
+
+def blocked(task, shared, tell):
+    tell(1)
+    return task, signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def refuse(task, shared, tell):
+    raise CorpusError(f"{shared} {task}")
+
+
+@pytest.mark.parametrize("tasks", [[], ["a"], ["a", "b", "c"]])
+def test_every_task_is_done_once(tasks):
+    told = []
+    found = dict(run_tasks(blocked, tasks, shared=None, workers=2, tell=told.append))
+    assert [found[index][0] for index in range(len(tasks))] == tasks
+    assert told == [1] * len(tasks)
+
+
+def test_workers_never_hear_control_c_and_this_process_still_does():
+    """A terminal sends it to all of them, perhaps before a worker's first line of Python."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert all(held for _, (_, held) in run_tasks(blocked, [0, 1], shared=None, workers=2, tell=lambda _: None))
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_keeps_its_kind_and_words(workers):
+    with pytest.raises(CorpusError, match="no a"):
+        list(run_tasks(refuse, ["a", "a"], shared="no", workers=workers, tell=lambda _: None))
