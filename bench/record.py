@@ -38,16 +38,18 @@ def machine() -> dict[str, Any]:
     }
 
 
+COMMIT = subprocess.run(  # when the program began, not when it had measured
+    ["git", "describe", "--always", "--dirty"], cwd=BENCH, capture_output=True, text=True, check=False
+).stdout.strip()
+
+
 def write_record(name: str, **values: Any) -> Path:
     """bench/records/NAME.json; arguments of the command that are paths are cut to their last part."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=BENCH, capture_output=True, text=True, check=False
-    ).stdout.strip()
     command = " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *(shown(argument) for argument in sys.argv[1:])])
     record = {
         "name": name,
         "command": command,
-        "commit": commit or "uncommitted",
+        "commit": COMMIT or "unknown",
         "date": time.strftime("%Y-%m-%d"),
         "machine": machine(),
         **values,

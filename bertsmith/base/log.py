@@ -1,6 +1,7 @@
 """What a person sees (stderr) and what a program reads afterwards (run.jsonl in the run's folder)."""
 
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -64,10 +65,14 @@ class Log:
 class Progress:
     """Rate, time left and memory of a long piece of work: `with Progress(log, 120, "steps", "pretrain") as progress`.
 
-    On a terminal a live line every second; otherwise a plain line every ten.
+    On a terminal a live line every second; otherwise a plain line every ten. Work that ends after `at_most` seconds,
+    whatever is done by then, shows that as the time left if it is less.
     """
 
-    def __init__(self, log: Log, total: float | None, unit: str, label: str, *, done: float = 0):
+    def __init__(
+        self, log: Log, total: float | None, unit: str, label: str, *, done: float = 0, at_most: float = math.inf
+    ):
+        self.at_most = at_most
         self.log, self.total, self.unit, self.label = log, total, unit, label
         self.done = self._first = done
         self._begin = self._shown = time.monotonic()
@@ -100,7 +105,7 @@ class Progress:
         parts += [f"{name} {value}" for name, value in shown.items()]
         parts.append(f"{_count(rate)} {self.unit}/s")
         if self.total and rate > 0:
-            parts.append(f"ETA {clock((self.total - self.done) / rate)}")
+            parts.append(f"ETA {clock(min((self.total - self.done) / rate, self.at_most - seconds))}")
         parts.append(f"{memory_mib():,.0f} MiB")
         return "  ".join(parts)
 

@@ -19,7 +19,9 @@ from bertsmith.errors import NonFiniteLoss, TrainingError
 from bertsmith.nn.device import Precision, autocast
 from bertsmith.objectives.terms import Term
 from bertsmith.train.optimizers import Optimizer, check_every_parameter_once
+from bertsmith.train.process import give_back_memory
 
+TRIM_EVERY = 25  # steps; it takes some tens of milliseconds
 HINT = "lower train.learning_rate, lengthen train.warmup, or set train.precision=fp32"
 
 
@@ -101,6 +103,8 @@ def training_steps(
             parameter_group["lr"] = rate * parameter_group["lr_scale"]
         optimizer.step()
         optimizer.zero_grad()
+        if step % TRIM_EVERY == 0 and device.type == "cpu":
+            give_back_memory()
         tokens = sum(batch.rows.total for batch in group)
         yield Step(step, losses, _accuracies(tallies, counts), dict(counts), grad_norm, rate, tokens)
 

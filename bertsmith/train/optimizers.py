@@ -129,13 +129,18 @@ def build_optimizer(
 
 
 def hidden_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The trainable weights of linear layers inside a stack of layers (an nn.ModuleList): no embedding, no head."""
+    """The trainable weights of linear layers that lead from hidden states to hidden states.
+
+    Those are all in a stack of layers (an nn.ModuleList) and, outside of it, the square ones: the pooler and the dense
+    layer of the MLM head. No embedding, and nothing that gives scores.
+    """
     stacks = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, nn.ModuleList))
     linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     return {
         name: parameter
         for name, parameter in model.named_parameters()
-        if name in linear and parameter.requires_grad and name.startswith(stacks)
+        if name in linear and parameter.requires_grad
+        if name.startswith(stacks) or (stacks and parameter.shape[0] == parameter.shape[1])
     }
 
 

@@ -7,6 +7,7 @@ trained / minutes), and clocks do not repeat.
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -217,7 +218,8 @@ def _train(work: _Work, recipe: Recipe, sources: _Sources, run: Path, stop: Stop
     saved_at, saved_minutes = work.step, work.minutes
     if sources.heldout is not None and train.evaluate_every and work.step == 0:
         scores = _evaluate(work, sources, recipe, log)  # where the curve begins
-    with Progress(log, train.steps, "steps", "pretrain", done=work.step) as progress:
+    at_most = math.inf if train.minutes is None else (train.minutes - work.minutes) * 60
+    with Progress(log, train.steps, "steps", "pretrain", done=work.step, at_most=at_most) as progress:
         steps = training_steps(
             work.model,
             feed,

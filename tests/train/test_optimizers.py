@@ -118,9 +118,10 @@ def test_adamw_corrects_its_bias_and_2018_does_not():
     torch.testing.assert_close((original.pooler.weight - before).abs(), expected, atol=1e-5, rtol=2e-2)
 
 
-def test_muon_takes_the_matrices_of_layers_only(model):
+def test_muon_takes_the_matrices_between_hidden_states_only(model):
     names = {"qkv", "out", "up", "down"}
-    assert hidden_matrices(model).keys() == {f"layers.{at}.{name}.weight" for at in (0, 1) for name in names}
+    layers = {f"layers.{at}.{name}.weight" for at in (0, 1) for name in names}
+    assert hidden_matrices(model).keys() == layers | {"pooler.weight"}
 
 
 def test_muon_needs_a_stack_of_layers():
