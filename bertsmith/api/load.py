@@ -57,7 +57,7 @@ def load(
         nsp=found.nsp,
         head=label,
         labels=kept,
-        max_length=task.max_length if task is not None else None,
+        task=task,
     )
 
 

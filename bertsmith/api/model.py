@@ -15,6 +15,7 @@ from bertsmith.models.bert import Bert
 from bertsmith.nn.heads import LabelHead, MlmHead, NspHead
 from bertsmith.tasks.label import LabelModel
 from bertsmith.tasks.predict import Item, LabelPrediction, encode_texts, fill_masks, predict_labels
+from bertsmith.tasks.task import Task
 from bertsmith.text.tokenizer import Tokenizer
 
 
@@ -36,10 +37,11 @@ class Model:
         nsp: NspHead | None = None,
         head: LabelHead | None = None,
         labels: Sequence[str] | None = None,
-        max_length: int | None = None,
+        task: Task | None = None,
     ):
         self.folder = folder
-        self.max_length = max_length or encoder.config.max_length
+        self.max_length = task.max_length if task is not None else encoder.config.max_length
+        self._task = task
         self.tokenizer = tokenizer
         self.labels = None if labels is None else list(labels)
         self.module = PaddedBert(encoder, head)
@@ -99,8 +101,13 @@ class Model:
             label=self.module.head,
             labels=self.labels,
             tokenizer=self.tokenizer,
-            provenance={"saved_from": str(self.folder), **provenance},
+            provenance={**self._saved_task(), "saved_from": str(self.folder), **provenance},
         )
+
+    def _saved_task(self) -> dict[str, Any]:
+        """The task the folder was fine-tuned for, as long as its labels are still these."""
+        kept = self._task is not None and self.module.head is not None and self.labels == list(self._task.labels)
+        return {"task": self._task.to_mapping()} if self._task is not None and kept else {}
 
     @property
     def device(self) -> torch.device:

@@ -8,10 +8,11 @@ at any instant, also after a power cut, sees the old content or the new. What th
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from bertsmith.errors import FileError
@@ -79,7 +80,7 @@ def fresh_folder(path: str | Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_dir():
             raise FileError(f"{path}: is a file; a folder was to be written here")
-        shutil.rmtree(aside, ignore_errors=True)
+        _clear_left_over(path)
         try:
             aside.mkdir()
             yield aside
@@ -101,6 +102,28 @@ def fresh_folder(path: str | Path) -> Iterator[Path]:
                 os.rename(old, path)
             raise
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _clear_left_over(path: Path) -> None:
+    """What killed processes left beside `path`; a whole old folder without a new one goes back to its place."""
+    for rest in sorted(path.parent.glob(f".{glob.escape(path.name)}.*")):
+        pid, _, kind = rest.name.removeprefix(f".{path.name}.").partition(".")
+        if kind not in ("aside", "old") or not pid.isdecimal() or (int(pid) != os.getpid() and _runs(int(pid))):
+            continue
+        if kind == "old" and not path.exists():
+            os.rename(rest, path)
+        else:
+            shutil.rmtree(rest, ignore_errors=True)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def sync_file(path: Path) -> None:
@@ -169,6 +192,20 @@ def check_writable_folder(path: str | Path) -> None:
         probe = path / f".{os.getpid()}.probe"
         probe.write_bytes(b"")
         probe.unlink()
+
+
+def check_own_folder(path: str | Path, mine: str, ours: Collection[str]) -> None:
+    """FileError if `path` holds things and none of the names in `ours`, so that no other kind of folder is overwritten.
+
+    `mine` says what is to be written there. Hidden files and run.jsonl, which every kind of run has, do not count.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return
+    with explained(path):
+        held = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    if set(held) - {"run.jsonl"} and not set(held) & set(ours):
+        raise FileError(f"{path}: holds other things than {mine} ({', '.join(held[:5])}); choose another folder")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from bertsmith.base.files import explained
+from bertsmith.base.files import explained, read_text
+from bertsmith.errors import FileError
 
 
 class Log:
@@ -133,17 +134,31 @@ def memory_mib() -> float:
 
 def open_to_append(path: Path) -> IO[str]:
     """The file open at its end, on a line of its own; it stays open for as long as the caller keeps it."""
-    end_last_line(path)
+    cut_half_line(path)
     return open(path, "a", encoding="utf-8")
 
 
-def end_last_line(path: Path) -> None:
-    """A run killed while it wrote leaves half a line; the next record must not grow on it."""
+def cut_half_line(path: Path) -> None:
+    """A run killed while it wrote leaves half a record; it goes, so that every line is a whole one."""
     if path.exists() and path.stat().st_size:
         with open(path, "rb+") as file:
             file.seek(-1, 2)
             if file.read(1) != b"\n":
-                file.write(b"\n")
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The records of a run.jsonl, in order; none if there is no such file. Half a line at its end is passed over."""
+    if not path.is_file():
+        return []
+    records = []
+    for number, line in enumerate(read_text(path).split("\n")[:-1], 1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise FileError(f"{path}:{number}: not a JSON line: {error.msg}") from error
+    return records
 
 
 def _count(value: float) -> str:

@@ -52,14 +52,6 @@ class LoadedModel:
     missing: list[str] = field(default_factory=list)  # of pooler, mlm, nsp, label: what the folder lacks
     folder: Path | None = None
 
-    def require(self, part: str) -> nn.Module:
-        """The part of that name ("pooler", "mlm", "nsp", "label"); CheckpointError if the folder lacks it."""
-        module = self.encoder.pooler if part == "pooler" else getattr(self, part)
-        if module is None:
-            has = ", ".join(name for name in OPTIONAL_PARTS if name not in self.missing) or "the encoder only"
-            raise CheckpointError(f"{self.folder}: has no {part} head ({self.architecture}; it has {has})")
-        return module
-
 
 def save_model(
     folder: Path,
@@ -95,7 +87,8 @@ def save_model(
     with fresh_folder(folder) as aside:
         tokenizer.save(aside, max_length=config.max_length)
         (aside / "config.json").write_text(_json(mapping), encoding="utf-8")
-        (aside / PROVENANCE_FILE).write_text(_json(_versions() | {"provenance": dict(provenance)}), encoding="utf-8")
+        written = _versions() | {"tokenizer": tokenizer.fingerprint, "provenance": dict(provenance)}
+        (aside / PROVENANCE_FILE).write_text(_json(written), encoding="utf-8")
         # As bytes, because a full disk is then an OSError like any other.
         (aside / "model.safetensors").write_bytes(safetensors.torch.save(tensors, metadata={"format": "pt"}))
 
@@ -113,6 +106,7 @@ def load_model(folder: Path | str) -> LoadedModel:
     found = _plan(config, weights)
     tokenizer = _load_tokenizer(folder)
     _check_pieces(folder, tokenizer, config.vocab_size)
+    _check_fingerprint(folder, tokenizer)
     labels = _labels(mapping, weights, found, folder) if "label" in found.parts else None
     encoder, heads = _build(config, found, labels, mapping)
     _fill(encoder, heads, weights, found)
@@ -124,7 +118,7 @@ def load_model(folder: Path | str) -> LoadedModel:
         label=heads.get("label"),  # type: ignore[arg-type]
         labels=labels,
         tokenizer=tokenizer,
-        provenance=_read_provenance(folder).get("provenance", {}),
+        provenance=read_provenance(folder),
         architecture=_architecture(mapping, config, found.parts),
         missing=[part for part in OPTIONAL_PARTS if part not in found.parts],
         folder=folder,
@@ -178,11 +172,12 @@ def describe(folder: Path | str) -> dict[str, Any]:
             "fingerprint": tokenizer.fingerprint,
         }
         _check_pieces(folder, tokenizer, config.vocab_size)
+        _check_fingerprint(folder, tokenizer)
     except BertsmithError as error:
         problems.append(str(error))
-    written = _read_provenance(folder)
+    written = _read_own(folder)
     about["provenance"] = written.get("provenance", {})
-    about["versions"] = {name: value for name, value in written.items() if name != "provenance"}
+    about["versions"] = {name: value for name, value in written.items() if name not in ("provenance", "tokenizer")}
     return about | {"fits": not problems, "problems": problems}
 
 
@@ -299,7 +294,13 @@ def _read_mapping(folder: Path) -> dict[str, Any]:
     return read_json(folder / "config.json")
 
 
-def _read_provenance(folder: Path) -> dict[str, Any]:
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """What bertsmith.json says about how a model came to be; nothing where there is none."""
+    found: dict[str, Any] = _read_own(folder).get("provenance", {})
+    return found
+
+
+def _read_own(folder: Path) -> dict[str, Any]:
     path = folder / PROVENANCE_FILE
     return read_json(path) if path.exists() else {}
 
@@ -317,6 +318,15 @@ def _check_pieces(folder: Path, tokenizer: Tokenizer, table_rows: int) -> None:
             f"{folder}: the tokenizer has {len(pieces):,} pieces, the embedding table {table_rows:,} rows; "
             f"{pieces[table_rows]!r} is the first piece without one. "
             "Use the vocabulary these weights were trained with."
+        )
+
+
+def _check_fingerprint(folder: Path, tokenizer: Tokenizer) -> None:
+    trained = _read_own(folder).get("tokenizer")
+    if trained is not None and trained != tokenizer.fingerprint:
+        raise CheckpointError(
+            f"{folder}: its tokenizer is not the one these weights were saved with (fingerprint "
+            f"{tokenizer.fingerprint[:12]}, by {PROVENANCE_FILE} {trained[:12]}); put the old vocabulary back"
         )
 
 

@@ -112,7 +112,7 @@ def predict(
         given = list(texts or _lines_of_stdin())
         items = list(given)
         ready = load_label_model(model, device=device)
-        if ready.task is not None and ready.task.pair is not None:
+        if ready.task is not None and ready.task.pairs:
             raise TaskError(f"{model}: was fine-tuned on pairs; give them as a table with two columns: --input FILE")
         answers = ready.predict(items, log=log)
         if output is not None:

@@ -39,8 +39,8 @@ AFTER_INTERRUPT = {
     "vocab": "nothing was written",
     "prepare": "finished shards are kept; the same command goes on from there",
     "pretrain": "the state saved last is kept, if there was one; the same command with --resume goes on from there",
-    "finetune": "the state saved last is kept, if there was one; the same command with --resume goes on from there",
-    "demo": "run the same command again",
+    "finetune": "finished seeds are kept; the same command with --resume does the others",
+    "demo": "the same command goes on from what is finished",
 }
 
 BUG = "this is a bug in bertsmith, not in your input; please report it with the lines above"
@@ -131,7 +131,7 @@ class _Ending:
         if isinstance(error, OSError):
             _complain(f"error: {explain_os_error(None, error)}")
             return BertsmithError.exit_code
-        if isinstance(error, MemoryError):
+        if isinstance(error, MemoryError) or _no_memory(error):
             _complain("error: out of memory; use a smaller batch, a smaller model or fewer workers")
             return BertsmithError.exit_code
         traceback.print_exception(error)
@@ -141,6 +141,13 @@ class _Ending:
     def _interrupted(self) -> int:
         _complain(f"interrupted: {AFTER_INTERRUPT.get(self.command or '', 'nothing was changed')}")
         return Interrupted.exit_code
+
+
+def _no_memory(error: BaseException) -> bool:
+    """torch has an error of its own for a GPU's memory, and for a processor's a RuntimeError with a sentence in it."""
+    return type(error).__name__ == "OutOfMemoryError" or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
 
 
 def _complain(text: str) -> None:

@@ -5,19 +5,31 @@ weights and from random ones beside TF-IDF with logistic regression. Nothing is 
 the Python documentation that the interpreter carries. A demo that was stopped goes on where it stood.
 """
 
+import contextlib
+import importlib.util
+import io
 import json
-from collections.abc import Mapping, Sequence
+import platform
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertsmith.base.files import folder_lock, fresh_folder, write_file
-from bertsmith.base.log import Log, Progress
+from bertsmith.base.config import to_mapping, with_settings
+from bertsmith.base.files import check_own_folder, folder_lock, fresh_folder, read_text, sha256_of, write_file
+from bertsmith.base.log import Log, Progress, read_records
 from bertsmith.cli import demo_report, demo_text, options
-from bertsmith.errors import MissingExtra, VocabularyError
+from bertsmith.cli.app import AFTER_INTERRUPT
+from bertsmith.cli.train import find_recipe
+from bertsmith.errors import ConfigError, Interrupted, MissingExtra, VocabularyError
 
+if TYPE_CHECKING:
+    from bertsmith.train.settings import Recipe
+
+ABOUT = "demo.json"  # what a demo's folder is about
 VOCABULARY = 8_000  # pieces; fewer only if the text does not give as many
 PER_LABEL = 20  # labelled texts a class: with hundreds, plain word counts are as good
 SEEDS = (0, 1, 2)  # each with its own sample of labelled texts, its own head and order
@@ -26,15 +38,19 @@ RATES = {
     "random": (1e-4, 3e-4, 1e-3),
 }  # random weights get the best of three by development score
 DEV_ROWS = 128
+EPOCHS = 10
+MOST_TOKENS = 64  # as long as the rows of the pre-training
 FILLED = 8  # sentences shown with their masks filled
 
 
 def demo(
+    more: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE...]", help="More files of text, after those of --data.", show_default=False),
+    ] = None,
     data: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="Your own text instead of Python's documentation; may be repeated.", show_default=False
-        ),
+        typer.Option(metavar="FILE", help="Your own text instead of Python's documentation.", show_default=False),
     ] = None,
     labels: Annotated[
         Path | None,
@@ -50,12 +66,24 @@ def demo(
     quiet: options.Quiet = False,
 ) -> None:
     """The whole road on one page: vocabulary, shards, pre-training, masks, a classifier, and report.html."""
+    from bertsmith.train.settings import read_recipe
+
     log = Log(quiet=quiet)
-    with folder_lock(out):
-        text = _text(data or [], labels, out, log)
+    files = [*(data or []), *(more or [])]
+    if labels is not None and not files:
+        raise typer.BadParameter("--labels needs --data: the text to pre-train on")
+    if (labels is not None or not files) and importlib.util.find_spec("sklearn") is None:
+        raise MissingExtra("scikit-learn", "metrics", "the demo's TF-IDF row")  # before the work, not after it
+    settings = read_recipe(find_recipe(recipe), set)
+    if settings.train.evaluate_every is None:
+        settings = with_settings(settings, [f"train.evaluate_every={max(1, settings.train.steps // 8)}"])
+    check_own_folder(out, "a demo", (ABOUT,))
+    with folder_lock(out), _going_on():
+        _claim(out, files, labels, settings)
+        text = _text(files, labels, out, log)
         tokenizer = _vocabulary(text, out, log)
-        model = _pretrained(text, tokenizer, out, recipe, set, log)
-        history = [json.loads(line) for line in (out / "run" / "run.jsonl").read_text(encoding="utf-8").splitlines()]
+        model = _pretrained(text, tokenizer, out, settings, log)
+        history = read_records(out / "run" / "run.jsonl")
         examples = _fill(model, text, log)
         scores = _classify(model, text, out, log) if text.labelled else None
         result = demo_report.Result(sizes=text.sizes, recipe=recipe, history=history, filled=examples, scores=scores)
@@ -63,12 +91,37 @@ def demo(
         write_file(out / "result.json", json.dumps(demo_report.as_mapping(result), ensure_ascii=False, indent=1) + "\n")
         print(demo_report.as_text(result))
         print(f"\nreport     {out / 'report.html'}\nmodel      {model}")
-        print(f'try        bertsmith fill --model {model} "{examples[0].masked}"' if examples else "")
+        if examples:
+            print(f"try        bertsmith fill --model {model} {shlex.quote(examples[0].masked)}")
+
+
+@contextlib.contextmanager
+def _going_on() -> Iterator[None]:
+    """Of the commands inside some say --resume when they are interrupted; a demo is simply typed again."""
+    try:
+        yield
+    except Interrupted as error:
+        raise Interrupted(AFTER_INTERRUPT["demo"]) from error
+
+
+def _claim(out: Path, files: Sequence[Path], labels: Path | None, settings: "Recipe") -> None:
+    """Says in `out` what is made there; the same command goes on there, another one is refused."""
+    about = {
+        "text": [sha256_of(path) for path in files] or f"the documentation of Python {platform.python_version()}",
+        "labels": None if labels is None else sha256_of(labels),
+        "settings": to_mapping(settings),
+    }
+    written = json.dumps(about, ensure_ascii=False, indent=1) + "\n"
+    if not (out / ABOUT).exists():
+        write_file(out / ABOUT, written)
+    elif read_text(out / ABOUT) != written:
+        raise ConfigError(
+            f"{out}: holds a demo of other text or with other settings ({ABOUT}); remove the folder, "
+            "or choose another with --out"
+        )
 
 
 def _text(data: Sequence[Path], labels: Path | None, out: Path, log: Log) -> demo_text.DemoText:
-    if labels is not None and not data:
-        raise typer.BadParameter("--labels needs --data: the text to pre-train on")
     log.say(
         "text: " + (", ".join(path.name for path in data) if data else "the documentation that this Python carries")
     )
@@ -109,24 +162,18 @@ def _vocabulary(text: demo_text.DemoText, out: Path, log: Log) -> Path:
     return folder
 
 
-def _pretrained(
-    text: demo_text.DemoText, tokenizer: Path, out: Path, recipe: str, changes: Sequence[str], log: Log
-) -> Path:
-    from bertsmith.base.config import with_settings
-    from bertsmith.cli.train import find_recipe
+def _pretrained(text: demo_text.DemoText, tokenizer: Path, out: Path, settings: "Recipe", log: Log) -> Path:
     from bertsmith.corpus.prepare import prepare
     from bertsmith.train.pretrain import pretrain
-    from bertsmith.train.settings import read_recipe
 
     for name, path in (("train", text.train), ("heldout", text.heldout)):
         prepare([path], tokenizer_folder=tokenizer, out=out / "corpus" / name, log=log)
-    settings = with_settings(read_recipe(find_recipe(recipe)), changes)
     return pretrain(
         settings,
         data=out / "corpus" / "train",
         heldout=out / "corpus" / "heldout",
         run=out / "run",
-        resume=(out / "run" / "recipe.toml").exists(),
+        resume=(out / "run").exists(),
         log=log,
     )
 
@@ -169,7 +216,10 @@ def _fill(model: Path, text: demo_text.DemoText, log: Log) -> list[Filled]:
                         " " * (index + 1 < len(words)) + " ".join(words[index + 1 :]),
                     )
                 )
-    chosen = found[:: max(1, len(found) // FILLED)][:FILLED]
+    fits = [
+        parts for parts in found if len(loaded.tokenizer.encode("[MASK]".join(parts[::2])).ids) <= loaded.max_length
+    ]
+    chosen = fits[:: max(1, len(fits) // FILLED)][:FILLED]
     filled = [
         Filled(before, word, after, loaded.fill(f"{before}[MASK]{after}", top=5)[0]) for before, word, after in chosen
     ]
@@ -189,7 +239,8 @@ def _classify(model: Path, text: demo_text.DemoText, out: Path, log: Log) -> dic
 
     dev = examples(demo_text.sample(text.labelled["dev"], seed=0, most=DEV_ROWS), "dev")
     test = examples(text.labelled["test"], "test")
-    found: dict[str, Any] = {"labels": list(text.labels), "train": 0, "dev": len(dev), "test": len(test), "rows": {}}
+    found: dict[str, Any] = {"dev": len(dev), "test": len(test), "rows": {}, "epochs": EPOCHS, "tokens": MOST_TOKENS}
+    log.say(f"classifiers: {EPOCHS} epochs; texts are cut at {MOST_TOKENS} tokens, except for TF-IDF")
     runs: dict[str, list[dict[str, Any]]] = {"pretrained": [], "random": []}
     words: list[float] = []
     for seed in SEEDS:
@@ -198,10 +249,10 @@ def _classify(model: Path, text: demo_text.DemoText, out: Path, log: Log) -> dic
         words.append(_tf_idf(rows, text.labelled["test"]))
         for init, rates in RATES.items():
             settings = FinetuneSettings(
-                epochs=10,
+                epochs=EPOCHS,
                 batch=16,
                 search=rates,
-                max_length=64,
+                max_length=MOST_TOKENS,
                 seeds=(seed,),
                 dropout=0.1,
                 warmup=0.1,
@@ -209,7 +260,7 @@ def _classify(model: Path, text: demo_text.DemoText, out: Path, log: Log) -> dic
             )
             folder = out / "classifier" / f"{init}-{seed}"
             log.say(f"classifier from {init} weights, sample {seed}")
-            quiet = Log(folder, quiet=True)
+            quiet = Log(folder, quiet=True, screen=io.StringIO())  # else each run warns of texts that are cut
             runs[init].append(
                 finetune(
                     settings,
@@ -227,18 +278,16 @@ def _classify(model: Path, text: demo_text.DemoText, out: Path, log: Log) -> dic
         found[f"{init} rates"] = [score["learning_rate"] for score in scores]
     found["rows"]["tf-idf"] = words
     found["rows"]["majority"] = [runs["random"][0]["majority"]["test"]]
+    found["labels"] = runs["pretrained"][0]["labels"]  # in the order of the confusion matrix
     best = max(runs["pretrained"], key=lambda score: score["seeds"][0]["dev"]["accuracy"])
     found["confusion"] = best["seeds"][0]["test"]["confusion"]
     return found
 
 
 def _tf_idf(train: Sequence[Mapping[str, str]], test: Sequence[Mapping[str, str]]) -> float:
-    try:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.pipeline import make_pipeline
-    except ImportError as error:
-        raise MissingExtra("scikit-learn", "metrics", "the demo's TF-IDF row") from error
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
 
     def joined(row: Mapping[str, str]) -> str:
         return " ".join(filter(None, (row["text"], row.get("pair"))))

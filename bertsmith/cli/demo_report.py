@@ -1,11 +1,11 @@
 """What the demo found, as a table for the terminal and as report.html."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.cli import page
+from bertsmith.tasks.metrics.seeds import mean, spread
 
 if TYPE_CHECKING:
     from bertsmith.cli.demo import Filled
@@ -57,9 +57,8 @@ def score_rows(scores: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     rows = []
     for key, name in ROWS.items():
         values = scores["rows"][key]
-        mean = sum(values) / len(values)
-        spread = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else None
-        rows.append((name, f"{mean:.3f}", "" if spread is None else f"± {spread:.3f}"))
+        deviation = spread(values)
+        rows.append((name, f"{mean(values):.3f}", "" if deviation is None else f"± {deviation:.3f}"))
     return rows
 
 
@@ -137,7 +136,9 @@ def as_html(result: Result) -> str:
             page.note(
                 f"Accuracy on {scores['test']:,} test texts after training on {scores['train']} labelled ones; "
                 "mean and standard deviation over three samples of the labelled texts. "
-                "Random weights have the best of three learning rates by development score."
+                "Random weights have the best of three learning rates by development score. "
+                f"All take {scores['epochs']} epochs, and texts are cut at {scores['tokens']} tokens, "
+                "but TF-IDF reads them whole."
             ),
             page.table(["", "accuracy", "spread"], score_rows(scores)),
             page.heading("Confusion matrix, pre-trained"),

@@ -55,7 +55,6 @@ class DemoText:
     train: Path  # documents in <doc> marks
     heldout: Path
     labelled: dict[str, list[dict[str, str]]]  # train, dev, test: {"text", "label", "module"}
-    labels: tuple[str, ...]
     sizes: dict[str, int]  # what was found, for the report
 
 
@@ -106,13 +105,12 @@ def _written(
     folder.mkdir(parents=True, exist_ok=True)
     write_documents(folder / "train.txt", train)
     write_documents(folder / "heldout.txt", heldout)
-    labels = tuple(sorted({row["label"] for row in labelled.get("train", [])}))
     sizes = {
         "documents": len(train),
         "heldout documents": len(heldout),
         "characters": sum(len(text) for _, text in train),
     }
-    return DemoText(folder / "train.txt", folder / "heldout.txt", labelled, labels, sizes)
+    return DemoText(folder / "train.txt", folder / "heldout.txt", labelled, sizes)
 
 
 def labelled_table(path: Path) -> dict[str, list[dict[str, str]]]:

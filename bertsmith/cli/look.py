@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import importlib.util
-import json as json_module
 import os
 import platform
 import shutil
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import bertsmith
+from bertsmith.base.log import read_records
 from bertsmith.cli import options
 from bertsmith.errors import BertsmithError, FileError
 
@@ -144,31 +144,15 @@ def _run(folder: Path) -> dict[str, Any]:
         from bertsmith.base.config import read_toml
 
         found |= read_toml(folder / "recipe.toml")
-    records = _records(folder / "run.jsonl")
+    records = read_records(folder / "run.jsonl")
     found["records"] = len(records)
-    for kind in ("step", "evaluation", "finetuned"):
+    for kind in ("step", "heldout", "finetuned"):
         last = next((record for record in reversed(records) if record["kind"] == kind), None)
         if last is not None:
             found[f"last {kind}"] = {name: value for name, value in last.items() if name not in ("kind", "time")}
     found["states"] = sorted(path.name for path in (folder / "state").glob("step-*")) or "none"
     found["models"] = sorted(str(path.parent) for path in folder.rglob("config.json")) or "none"
     return found
-
-
-def _records(path: Path) -> list[dict[str, Any]]:
-    from bertsmith.base.files import read_text
-
-    if not path.is_file():
-        return []
-    records = []
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        try:
-            records.append(json_module.loads(line))
-        except json_module.JSONDecodeError as error:
-            raise FileError(
-                f"{path}:{number}: not a JSON line: {error.msg}; was the run killed while it wrote?"
-            ) from error
-    return records
 
 
 def _report(folder: Path, kind: str, files: list[Path]) -> dict[str, Any]:

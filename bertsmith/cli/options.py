@@ -35,7 +35,7 @@ Changes = Annotated[
     list[str],
     typer.Option("--set", metavar="NAME=VALUE", help="Change one setting; may be repeated.", show_default=False),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the state saved in the run's folder.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from what the run's folder holds.")]
 Workers = Annotated[int, typer.Option(metavar="N", help="Processes to work with; 0: one for each processor.", min=0)]
 TableFormat = Annotated[
     Literal["csv", "tsv", "jsonl", "lines"] | None,

@@ -141,7 +141,8 @@ def confusion(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> str:
 def filled(before: str, after: str, guesses: Sequence[tuple[str, float]], truth: str) -> str:
     """One masked sentence with its guesses; the right one is marked."""
     shown = ", ".join(
-        f"{'<mark>' if piece == truth else ''}{html.escape(piece)}{'</mark>' if piece == truth else ''} {chance:.0%}"
+        (f"<mark>{html.escape(piece)}</mark>" if piece.lower() == truth.lower() else html.escape(piece))
+        + f" {chance:.0%}"
         for piece, chance in guesses
     )
     return (

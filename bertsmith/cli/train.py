@@ -11,7 +11,7 @@ from bertsmith.cli import options
 from bertsmith.errors import ConfigError
 
 Out = Annotated[
-    Path, typer.Option(metavar="RUN", help="Run folder: settings, log, state and model.", show_default=False)
+    Path, typer.Option(metavar="RUN", help="Run folder: settings, log, what is done, model.", show_default=False)
 ]
 
 
@@ -42,16 +42,14 @@ def pretrain(
     Ctrl-C (or SIGTERM) saves the state and stops; the same command with --resume goes on from there, also after a
     crash. Settings are the recipe's; --set train.steps=1000 changes one.
     """
-    from bertsmith.base.config import with_settings
     from bertsmith.base.log import Log
     from bertsmith.train.pretrain import dry_run as plan
     from bertsmith.train.pretrain import pretrain as train
-    from bertsmith.train.settings import check_recipe, read_recipe
+    from bertsmith.train.settings import read_recipe
 
-    settings = with_settings(read_recipe(find_recipe(recipe)), set)
-    check_recipe(settings)
+    settings = read_recipe(find_recipe(recipe), set)
     if dry_run:
-        print(plan(settings, data=data))
+        print(plan(settings, data=data, init=init))
         return
     model = train(settings, data=data, run=out, heldout=heldout, resume=resume, init=init, log=Log(out, quiet=quiet))
     options.show({"model": str(model)}, json)

@@ -3,7 +3,6 @@
 The 24 small BERTs are those of Turc et al., 2019 (arXiv:1908.08962): tiny, mini, small and medium are four of them.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,9 +51,15 @@ def config_for(family: str, size: str, **changes: Any) -> BertConfig:
     >>> config_for("bert", "mini", vocab_size=8_000).width
     256
     """
-    found = _known(family, FAMILIES, "family")
+    found = family_of(family)
     sizes = _known(size, found.sizes, f"size of {family}")
     return from_mapping(found.config, {**sizes, **changes}, where=f"{family} {size}")
+
+
+def family_of(name: str) -> Family:
+    """The family of that name; ConfigError with the nearest known one."""
+    found: Family = _known(name, FAMILIES, "family")
+    return found
 
 
 def parameter_count(config: BertConfig, pooler: bool = True) -> int:
@@ -71,11 +76,6 @@ def parameter_count(config: BertConfig, pooler: bool = True) -> int:
     return (
         tables + norm + config.depth * (attention + feed_forward + 2 * norm) + (width * width + width if pooler else 0)
     )
-
-
-def field_names(family: str) -> list[str]:
-    """What `config_for` can change."""
-    return [field.name for field in dataclasses.fields(_known(family, FAMILIES, "family").config)]
 
 
 def _known(name: str, table: Mapping[str, Any], what: str) -> Any:

@@ -14,14 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention.varlen import varlen_attn
 
 from bertsmith.nn.dropout import dropped, keep_scale
 from bertsmith.nn.rows import Bucket, Rows
-
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # before torch 2.10
-    varlen_attn = None  # type: ignore[assignment]
 
 
 class SelfAttention(nn.Module):
@@ -74,7 +70,7 @@ def attend(qkv_T3D: Tensor, rows: Rows, *, heads: int, dropout: float) -> Tensor
 def fits_varlen(qkv_T3D: Tensor, rows: Rows, dropout: float) -> bool:
     """Whether variable-length flash attention can take this batch."""
     half = qkv_T3D.dtype in (torch.float16, torch.bfloat16)
-    return varlen_attn is not None and qkv_T3D.is_cuda and half and dropout == 0.0 and rows.keep_BL is None
+    return qkv_T3D.is_cuda and half and dropout == 0.0 and rows.keep_BL is None
 
 
 def _attend_varlen(qkv_T3D: Tensor, rows: Rows, heads: int) -> Tensor:

@@ -28,8 +28,11 @@ def choose_device(name: str = "auto") -> torch.device:
     if kind == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device {name!r}: this torch ({torch.__version__}) sees no GPU; use --device cpu")
-    return torch.device(name)
+        raise ConfigError(f"device {name!r}: this torch ({torch.__version__}) sees no GPU; take cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device {name!r}: expected cpu, cuda, cuda:0, cuda:1, ...") from error
 
 
 def choose_precision(name: str, device: torch.device) -> Precision:

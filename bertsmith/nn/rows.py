@@ -82,15 +82,6 @@ class Rows:
         kind = "padded" if self.keep_BL is not None else "end to end"
         return f"Rows({self.count} rows, {self.total} tokens, {kind}, on {self.device})"
 
-    def to(self, device: torch.device | str) -> "Rows":
-        device = torch.device(device)
-        keep_BL = self.keep_BL
-        return (
-            self
-            if device == self.device
-            else Rows(self.lengths, device, keep_BL if keep_BL is None else keep_BL.to(device))
-        )
-
     @property
     def equal(self) -> bool:
         return self.total == self.longest * self.count

@@ -3,7 +3,7 @@
 Dimension key: T tokens of the batch, K target positions, D width, V pieces.
 """
 
-from torch import Tensor, nn
+from torch import nn
 
 from bertsmith.errors import InputError
 from bertsmith.models.bert import Bert
@@ -42,10 +42,6 @@ class BertPretraining(nn.Module):
                 raise InputError("this model predicts next sentences, and the batch has no sentence pairs")
             terms.append(next_sentence_term(self.nsp, self.encoder.pool(hidden_TD, batch.rows), batch.is_next_R))
         return terms
-
-    def mlm_logits(self, hidden_KD: Tensor) -> Tensor:
-        """Scores [K, V] of all pieces at each of the hidden states given."""
-        return self.mlm(hidden_KD)
 
 
 def fresh_pretraining(encoder: Bert, *, nsp: bool, seed: int) -> BertPretraining:

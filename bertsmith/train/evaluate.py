@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertsmith.base.files import explained, write_file
+from bertsmith.base.files import check_writable_folder, write_file
 from bertsmith.base.log import Log
 from bertsmith.checkpoints.folder import LoadedModel, load_model
 from bertsmith.errors import CheckpointError, TaskError
@@ -76,6 +76,9 @@ def evaluate(
     """
     if predictions is not None:
         prediction_format(predictions)
+    for path in (scores, predictions):
+        if path is not None:
+            check_writable_folder(Path(path).parent)
     ready = model if isinstance(model, LabelFolder) else load_label_model(model, device=device, precision=precision)
     examples = _examples(ready, data, columns, labelled=True, log=log)
     check_labels(examples, ready.labels, data, known_from=f"the labels of {ready.folder}")
@@ -109,6 +112,7 @@ def predict_file(
     """A prediction for each row of a table (or each line of a .txt file); labels in it are not looked at."""
     if predictions is not None:
         prediction_format(predictions)
+        check_writable_folder(Path(predictions).parent)
     ready = model if isinstance(model, LabelFolder) else load_label_model(model, device=device, precision=precision)
     examples = _examples(ready, data, columns, labelled=False, log=log)
     answers = ready.predict([example.item for example in examples], log=log)
@@ -127,8 +131,7 @@ def write_predictions(
     kind = prediction_format(path)
     if examples is not None and len(examples) != len(predictions):
         raise TaskError(f"{len(examples)} rows and {len(predictions)} predictions; one for each was expected")
-    with explained(path):
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    check_writable_folder(Path(path).parent)
     write_file(
         path, _json_lines(predictions, examples) if kind == "jsonl" else _table(predictions, examples, kind, path)
     )

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from bertsmith.base.config import to_mapping
 from bertsmith.base.files import (
+    check_own_folder,
     check_writable_folder,
     explained,
     folder_lock,
@@ -50,6 +51,7 @@ from bertsmith.text.tokenizer import Encoding
 from bertsmith.train.batches import by_length
 from bertsmith.train.loop import Step, training_steps
 from bertsmith.train.optimizers import build_optimizer
+from bertsmith.train.process import fixed_torch
 from bertsmith.train.schedules import linear
 
 
@@ -85,6 +87,8 @@ class FinetuneSettings:
             ),
             (not 0 <= self.warmup < 1, f"warmup {self.warmup}: a share of the steps, from 0 to below 1,"),
             (self.dropout is not None and not 0 <= self.dropout < 1, f"dropout {self.dropout}: from 0 to below 1"),
+            (self.clip is not None and self.clip <= 0, f"clip {self.clip}: a number above 0, or none,"),
+            (self.weight_decay < 0, f"weight_decay {self.weight_decay}: 0 or more"),
             (self.max_length < 3, f"max_length {self.max_length}: at least 3 ([CLS], a piece, [SEP])"),
             (not self.seeds, "seeds: at least one"),
             (len(set(self.seeds)) < len(self.seeds), f"seeds {list(self.seeds)}: each once"),
@@ -116,6 +120,7 @@ def finetune(
     made with other settings or data, Interrupted (finished seeds stay) on Ctrl-C.
     """
     out = Path(out)
+    _check_folder(out, resume)
     data = read_splits(train, dev, test, columns or Columns(), dev_share=settings.dev_share, log=log)
     if settings.search and not data.dev:
         raise ConfigError("search compares learning rates on dev: give a dev table, or a dev_share above 0")
@@ -125,9 +130,10 @@ def finetune(
     check_writable_folder(out)
     with folder_lock(out):
         job = _Job.prepare(settings, data, loaded, str(model), log)
-        _check_plan(out, _plan(settings, data, Path(model)), settings.seeds, resume)
+        _check_plan(out, _plan(settings, data, Path(model)), settings.seeds)
         try:
-            scores = _every_rate(job, out)
+            with fixed_torch(job.device, None):
+                scores = _every_rate(job, out)
         except KeyboardInterrupt:
             done = sorted(path.parent.relative_to(out).as_posix() for path in out.glob("**/seed-*/scores.json"))
             raise Interrupted(
@@ -366,15 +372,24 @@ def _files_of(model: Path) -> dict[str, str]:
     return {path.name: sha256_of(path) for path in names if path.name != "bertsmith.json"}
 
 
-def _check_plan(out: Path, plan: Mapping[str, Any], seeds: Sequence[int], resume: bool) -> None:
+def _check_folder(out: Path, resume: bool) -> None:
+    """Before anything is read or written: no run of another kind, and none of this kind without `resume`."""
+    check_own_folder(out, "a fine-tuning", ("plan.json",))
+    if _finished(out) and not resume:
+        raise ConfigError(f"{out}: already holds a fine-tuning; go on with it (--resume) or choose another folder")
+
+
+def _finished(out: Path) -> set[int]:
+    return {int(scores.parent.name.removeprefix("seed-")) for scores in out.glob("**/seed-*/scores.json")}
+
+
+def _check_plan(out: Path, plan: Mapping[str, Any], seeds: Sequence[int]) -> None:
     """Seeds of different settings or data never meet in one folder. More seeds may join later."""
     path = out / "plan.json"
-    finished = {int(scores.parent.name.removeprefix("seed-")) for scores in out.glob("**/seed-*/scores.json")}
+    finished = _finished(out)
     if not path.exists() or not finished:
         write_file(path, json.dumps(plan, ensure_ascii=False, indent=1) + "\n")
         return
-    if not resume:
-        raise ConfigError(f"{out}: already holds a fine-tuning; go on with it (--resume) or choose another folder")
     old = _read_json(path)
     for part in plan:
         for name in sorted({*plan[part], *old.get(part, {})}):

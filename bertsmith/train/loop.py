@@ -22,7 +22,7 @@ from bertsmith.train.optimizers import Optimizer, check_every_parameter_once
 from bertsmith.train.process import give_back_memory
 
 TRIM_EVERY = 25  # steps; it takes some tens of milliseconds
-HINT = "lower train.learning_rate, lengthen train.warmup, or set train.precision=fp32"
+HINT = "lower the learning rate, lengthen the warm-up, or set the precision to fp32"
 
 
 @dataclass(frozen=True)

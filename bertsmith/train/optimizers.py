@@ -3,9 +3,9 @@
 - `adamw2018`: the 2018 code's AdamWeightDecayOptimizer: no bias correction, eps outside the root, decoupled decay.
 - `adamw`: Loshchilov and Hutter (2019), with bias correction: torch.optim.AdamW, fused where the device has it.
 - `muon`: Jordan et al. (2024), its rate matched to AdamW's as in Liu et al. (2025, arXiv:2502.16982), for the matrices
-  of the encoder's layers; AdamW for embeddings, heads, norms and biases. torch.optim.Muon always orthogonalises in
-  bf16, which processors without bf16 units emulate a hundred times slower; ours takes fp32 there, takes matrices of
-  one shape together, and orthogonalises a fused QKV matrix as the three matrices it is.
+  that lead from hidden states to hidden states; AdamW for embeddings, scores, norms and biases. torch.optim.Muon
+  always orthogonalises in bf16, which processors without bf16 units emulate a hundred times slower; ours takes fp32
+  there, takes matrices of one shape together, and orthogonalises a fused QKV matrix as the three matrices it is.
 
 Weight decay is 0.01 except for biases and LayerNorm, as in 2018.
 """
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import ConfigError, StateError, TrainingError
 from bertsmith.nn.device import choose_precision
+from bertsmith.nn.heads import LabelHead, NspHead
 
 NAMES = ("adamw", "adamw2018", "muon")
 NEWTON_SCHULZ = (3.4445, -4.775, 2.0315)  # quintic with the steepest slope at zero that keeps singular values near 1
@@ -135,7 +136,12 @@ def hidden_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
     layer of the MLM head. No embedding, and nothing that gives scores.
     """
     stacks = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, nn.ModuleList))
-    linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    scores = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, (NspHead, LabelHead)))
+    linear = {
+        f"{name}.weight"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and not f"{name}.".startswith(scores)
+    }
     return {
         name: parameter
         for name, parameter in model.named_parameters()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from bertsmith.base.config import to_mapping, write_toml
+from bertsmith.checkpoints.folder import read_config
 from bertsmith.corpus.shards import Corpus
 from bertsmith.models.catalog import FAMILIES, config_for
 from bertsmith.objectives.pretraining import BertPretraining
@@ -14,11 +15,14 @@ from bertsmith.train.schedules import schedule
 from bertsmith.train.settings import ModelSettings, Recipe, check_recipe
 
 
-def dry_run(recipe: Recipe, *, data: Path | None = None) -> str:
-    """What a run would be, without running it: settings, sizes, work, rates. Without `data`: 30,522 pieces."""
+def dry_run(recipe: Recipe, *, data: Path | None = None, init: Path | None = None) -> str:
+    """What a run would be, without running it: settings, sizes, work, rates. Without `data`: 30,522 pieces.
+
+    The shape is that of the model folder `init`, if one is given.
+    """
     check_recipe(recipe)
     vocabulary = 30_522 if data is None else Corpus.open(data).manifest["vocabulary_size"]
-    config = encoder_config(recipe.model, vocabulary)
+    config = encoder_config(recipe.model, vocabulary) if init is None else read_config(init)
     nsp = recipe.data.objective == "mlm+nsp"
     with torch.device("meta"):
         model = BertPretraining(FAMILIES[recipe.model.family].encoder(config), nsp=nsp)
@@ -36,6 +40,8 @@ def dry_run(recipe: Recipe, *, data: Path | None = None) -> str:
         f"work           {work / 1e12:.3g} TFLOP a step at full length, {work * train.steps / 1e15:,.3f} PFLOP in all",
         "learning rate  " + ", ".join(f"step {step:,}: {lr_at(step):.3g} ({_phase(recipe, step)})" for step in shown),
     ]
+    if init is not None:
+        lines.append(f"shape          that of {init}, not the recipe's [model]")
     if train.minutes is not None:
         lines.append(
             f"time limit     {train.minutes:g} minutes; the learning rate follows what is further, steps or minutes"

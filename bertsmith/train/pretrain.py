@@ -20,7 +20,7 @@ from bertsmith.base.config import from_mapping, to_mapping, write_toml
 from bertsmith.base.files import folder_lock, write_file
 from bertsmith.base.log import Log, Progress, memory_mib
 from bertsmith.base.seeds import number
-from bertsmith.checkpoints.folder import load_model, save_model
+from bertsmith.checkpoints.folder import load_model, read_provenance, save_model
 from bertsmith.corpus.instances import Instances, Position
 from bertsmith.corpus.shards import Corpus
 from bertsmith.errors import ConfigError, Interrupted, NonFiniteLoss, StateError
@@ -81,13 +81,13 @@ def pretrain(
             machine = this_machine(device, precision.name)
             if found is not None:
                 _check_resumable(found[1], found[0], recipe, sources, machine, log)
-                if _finished(found[1].step, found[1].minutes, recipe) and (run / "model").is_dir():
+                if _finished(found[1].step, found[1].minutes, recipe) and _steps_of(run / "model") == found[1].step:
                     log.say(f"{run}: finished already, after {found[1].step:,} steps")
                     return run / "model"
-            write_file(run / "recipe.toml", write_toml(to_mapping(recipe)))
             work = _begin(recipe, sources, found, init, device, precision, machine, log)
+            write_file(run / "recipe.toml", write_toml(to_mapping(recipe)))
             scores = _train(work, recipe, sources, run, stop, log)
-            return _finish(work, recipe, sources, run, scores, log)
+            return _finish(work, recipe, sources, run, init, scores, log)
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def _train(work: _Work, recipe: Recipe, sources: _Sources, run: Path, stop: Stop
                 saved_at, saved_minutes = work.step, work.minutes
             if done:
                 break
-            if stop.by:
+            if stop.by and saved_at == step.number:  # one that came while the state was saved takes one step more
                 raise Interrupted(f"{stop.by} after step {saved_at:,}; the state is saved, --resume goes on from there")
             begin = time.monotonic()
     return scores
@@ -269,9 +269,24 @@ def _with_advice(steps: Iterator[Step], run: Path) -> Iterator[Step]:
         raise NonFiniteLoss(f"{error}; {kept}") from error
 
 
-def _finish(work: _Work, recipe: Recipe, sources: _Sources, run: Path, scores: dict[str, float], log: Log) -> Path:
+def _steps_of(model: Path) -> int | None:
+    """How long the model in that folder was trained; None if there is none, or from somewhere else."""
+    steps = read_provenance(model).get("steps")
+    return steps if isinstance(steps, int) else None
+
+
+def _finish(
+    work: _Work,
+    recipe: Recipe,
+    sources: _Sources,
+    run: Path,
+    init: Path | None,
+    scores: dict[str, float],
+    log: Log,
+) -> Path:
     provenance = {
         "recipe": to_mapping(recipe),
+        **({} if init is None else {"init": str(init)}),  # its shape is the model's then, and not the recipe's
         "corpus": sources.corpus.fingerprint,
         "steps": work.step,
         "tokens": work.tokens,
@@ -403,6 +418,8 @@ def _check_resumable(
             )
         announced.append(f"{name} was {before}, is {after}")
     announced += machine_differences(state.machine, machine)
+    if recipe.train.minutes is not None:
+        announced.append("train.minutes makes the learning rate follow the clock")
     if announced:
         log.warn(f"resuming with differences, so not bit-equal to an undisturbed run: {'; '.join(announced)}")
 

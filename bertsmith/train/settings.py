@@ -3,12 +3,14 @@
 [model] None means: as in the size's line of the catalog. [data] what an instance is. [train] how it is learned.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from bertsmith.base.config import from_mapping, read_toml
+from bertsmith.base.config import from_mapping, read_toml, with_settings
 from bertsmith.errors import ConfigError
+from bertsmith.models.catalog import family_of
 from bertsmith.train.schedules import schedule
 
 
@@ -47,7 +49,7 @@ class TrainSettings:
     micro_batch: int | None = None  # instances a forward pass; None: the whole batch
     optimizer: Literal["adamw", "adamw2018", "muon"] = "adamw"
     learning_rate: float = 1e-4
-    adam_learning_rate: float | None = None  # muon only: the rate of what is no matrix of a layer; None: the same
+    adam_learning_rate: float | None = None  # muon only: the rate of what Muon does not take; None: the same
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float | None = None  # None: 1e-6 for adamw2018, else 1e-8
     weight_decay: float = 0.01
@@ -86,9 +88,9 @@ ANNOUNCED = (
 )
 
 
-def read_recipe(path: str | Path) -> Recipe:
-    """The recipe of a TOML file, checked."""
-    recipe = from_mapping(Recipe, read_toml(path), where=str(path))
+def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> Recipe:
+    """The recipe of a TOML file with changes such as "train.steps=100", checked."""
+    recipe = with_settings(from_mapping(Recipe, read_toml(path), where=str(path)), changes)
     check_recipe(recipe)
     return recipe
 
@@ -96,6 +98,7 @@ def read_recipe(path: str | Path) -> Recipe:
 def check_recipe(recipe: Recipe) -> None:
     """ConfigError for values that no run could have."""
     train = recipe.train
+    family_of(recipe.model.family)
     for name in ("steps", "batch", "keep", "log_every", "evaluate_rows"):
         if getattr(train, name) < 1:
             raise ConfigError(f"train.{name} {getattr(train, name)}: at least 1 was expected")
@@ -113,6 +116,8 @@ def check_recipe(recipe: Recipe) -> None:
         value = getattr(train, name)
         if value is not None and value <= 0:
             raise ConfigError(f"train.{name} {value}: a positive number was expected, or none")
+    if train.weight_decay < 0:
+        raise ConfigError(f"train.weight_decay {train.weight_decay}: 0 or more was expected")
     if train.learning_rate <= 0:
         raise ConfigError(f"train.learning_rate {train.learning_rate}: a positive number was expected")
     if not (0 <= train.betas[0] < 1 and 0 <= train.betas[1] < 1):

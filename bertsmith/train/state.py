@@ -5,6 +5,7 @@ the rest and the checksums of the two. It is written aside, flushed and renamed;
 There are no generators in it: instances, masks and dropout are functions of the seed and the place in the data.
 """
 
+import errno
 import json
 import platform
 import re
@@ -14,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -24,7 +26,7 @@ from bertsmith.corpus.instances import Position
 from bertsmith.errors import FileError, StateError
 from bertsmith.train.optimizers import Optimizer
 
-VERSION = 1
+VERSION = 2
 WEIGHTS, OPTIMIZER, REST = "weights.safetensors", "optimizer.safetensors", "state.json"
 NAME = re.compile(r"step-(\d{9})")
 
@@ -34,6 +36,7 @@ class Machine:
     """What must stay the same for a resumed run to be bit-equal."""
 
     torch: str
+    numpy: str  # whose generators draw instances, masks and, on a CPU, dropout
     threads: int
     processor: str
     device: str
@@ -61,7 +64,12 @@ def this_machine(device: torch.device, precision: str) -> Machine:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
     processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
     return Machine(
-        torch=torch.__version__, threads=torch.get_num_threads(), processor=processor, device=name, precision=precision
+        torch=torch.__version__,
+        numpy=np.__version__,
+        threads=torch.get_num_threads(),
+        processor=processor,
+        device=name,
+        precision=precision,
     )
 
 
@@ -88,17 +96,23 @@ def save_state(run: Path, model: nn.Module, optimizer: Optimizer, reached: RunSt
 
 
 def newest_state(run: Path, log: Log) -> tuple[Path, RunState] | None:
-    """The newest whole state of a run, or None; a broken one is named in a warning and passed over, never silently.
+    """The newest whole state of a run, or None if it has none; a broken one is named in a warning and passed over.
 
+    Raises StateError if there are states and none is whole: to begin again would cost what may still be saved by hand.
     Also removes what a killed process left half written.
     """
     for rest in [*(run / "state").glob(".*.aside"), *(run / "state").glob(".*.old")]:
         shutil.rmtree(rest, ignore_errors=True)
-    for _, folder in reversed(_states(run)):
+    states = _states(run)
+    for _, folder in reversed(states):
         try:
             return folder, _read(folder)
         except StateError as error:
-            log.warn(f"{error}; going back to the state before it")
+            log.warn(f"{error}; looking for a state before it")
+    if states:
+        raise StateError(
+            f"{run}: none of its {len(states)} states can be read; to begin again, move {run / 'state'} away"
+        )
     return None
 
 
@@ -159,7 +173,11 @@ def _read(folder: Path) -> RunState:
             name: rest[name] for name in ("step", "minutes", "tokens", "settings", "config", "corpus", "tokenizer")
         }
         return RunState(**values, position=Position(**rest["position"]), machine=Machine(**rest["machine"]))
-    except (OSError, FileError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        if error.errno != errno.ENOENT:  # a disk that cannot be read now may be readable later: nothing to pass over
+            raise
+        raise StateError(f"{folder}: not a whole state ({error})") from error
+    except (FileError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(f"{folder}: not a whole state ({error})") from error
 
 

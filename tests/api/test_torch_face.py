@@ -118,7 +118,8 @@ def test_labels_without_a_head_are_refused(folder, tmp_path):
         bertsmith.load(tmp_path).module(input_ids=IDS, labels=LABELS)
 
 
-def test_the_usual_ten_line_loop_learns(folder):
+@pytest.mark.parametrize("rate", [2e-5, 3e-3])  # the first is usual for real models; this one is 32 wide
+def test_the_usual_ten_line_loop_learns(folder, rate):
     """Does the text hold p1 or p2? What people write for transformers, with the names they write there."""
     torch.manual_seed(0)
     rows = [[2, *torch.randint(7, 60, (5,)).tolist(), 3] for _ in range(64)]
@@ -126,9 +127,15 @@ def test_the_usual_ten_line_loop_learns(folder):
         row[1 + number % 5] = 6 + number % 2
     input_ids, labels = torch.tensor(rows), torch.arange(64) % 2
     model = bertsmith.load(folder, head="label", labels=["p1", "p2"])
-    net = model.module.train()
-    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)  # 2e-5 for a real model
-    losses = []
+    net = model.module
+
+    def loss_of_all():
+        with torch.no_grad():
+            return net.eval()(input_ids=input_ids, labels=labels).loss.item()
+
+    before = loss_of_all()
+    net.train()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=rate)
     for _ in range(12):
         for start in range(0, 64, 16):
             batch = slice(start, start + 16)
@@ -136,6 +143,10 @@ def test_the_usual_ten_line_loop_learns(folder):
             out.loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            losses.append(out.loss.item())
-    assert sum(losses[-4:]) / 4 < 0.2 < 0.6 < losses[0]
+    after = loss_of_all()
+    assert after < before - rate * 10
+    if rate == 2e-5:  # learns as slowly as it should
+        assert after > 0.6
+        return
+    assert after < 0.2
     assert [answer.label for answer in model.predict(["p1 p20", "p30 p2"])] == ["p1", "p2"]

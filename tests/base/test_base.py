@@ -2,9 +2,10 @@
 
 import dataclasses
 import io
-import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from bertsmith.base.files import (
     sha256_of,
     write_file,
 )
-from bertsmith.base.log import Log, Progress, clock
+from bertsmith.base.log import Log, Progress, clock, read_records
 from bertsmith.errors import ConfigError, FileError
 
 
@@ -165,20 +166,61 @@ class TestSeeds:
         assert int(seeds.stream(0, "pairs", 1).integers(1_000_000)) == 587002
 
 
+class TestLeftOver:
+    """What a process killed by kill -9 left beside a folder."""
+
+    @pytest.fixture
+    def dead(self) -> int:
+        process = subprocess.Popen([sys.executable, "-c", ""])
+        process.wait()
+        return process.pid
+
+    def test_it_goes_when_the_folder_is_written_again(self, tmp_path: Path, dead: int):
+        for name in (f".model.{dead}.aside", f".model.{dead}.old", f".models.{dead}.aside", ".model.1.aside"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "model").mkdir()
+        with fresh_folder(tmp_path / "model"):
+            pass
+        # Process 1 runs, and "models" is another folder.
+        assert {path.name for path in tmp_path.iterdir()} == {"model", f".models.{dead}.aside", ".model.1.aside"}
+
+    def test_the_old_folder_comes_back_if_the_new_one_never_came(self, tmp_path: Path, dead: int):
+        (tmp_path / f".model.{dead}.old").mkdir()
+        (tmp_path / f".model.{dead}.old" / "whole").write_text("")
+        with pytest.raises(ValueError, match="no luck"), fresh_folder(tmp_path / "model"):
+            raise ValueError("no luck")
+        assert [path.name for path in (tmp_path / "model").iterdir()] == ["whole"]
+
+
 class TestLog:
-    def test_records_are_json_lines_and_half_a_line_is_ended(self, tmp_path: Path):
-        (tmp_path / "run.jsonl").write_text('{"kind": "ha')
+    @pytest.mark.parametrize("half", ['{"kind": "ha', '{"kind": "old"}\n{"kind": "ha', ""])
+    def test_records_are_whole_lines_also_after_half_a_one(self, tmp_path: Path, half: str):
+        (tmp_path / "run.jsonl").write_text(half)
         log = Log(tmp_path, screen=io.StringIO())
-        log.record("step", number=1, text="한")
+        log.record("step", number=1, text="한\u2028국")
         log.warn("careful")
-        lines = (tmp_path / "run.jsonl").read_text().splitlines()
-        assert json.loads(lines[1])["text"] == "한"
-        assert json.loads(lines[2])["kind"] == "warning"
+        *old, step, warning = read_records(tmp_path / "run.jsonl")
+        assert [record["kind"] for record in old] == ["old"] * half.count("old")
+        assert step["text"] == "한\u2028국"
+        assert warning["kind"] == "warning"
+
+    def test_reading_passes_over_half_a_line_and_refuses_a_broken_one(self, tmp_path: Path):
+        (tmp_path / "run.jsonl").write_text('{"kind": "a"}\n{"kin')
+        assert read_records(tmp_path / "run.jsonl") == [{"kind": "a"}]
+        (tmp_path / "run.jsonl").write_text('{"kind": "a"}\n{"kin\n')
+        with pytest.raises(FileError, match=r"run.jsonl:2: not a JSON line"):
+            read_records(tmp_path / "run.jsonl")
+        assert read_records(tmp_path / "none") == []
 
     def test_progress_shows_rate_eta_and_memory(self):
         progress = Progress(Log(quiet=True), 10, "steps", "pretrain")
         progress.advance(5)
         assert re.search(r"pretrain  5/10 steps  .* steps/s  ETA \d+:\d\d  [\d,]+ MiB", progress.line({}))
+
+    def test_time_left_is_what_is_allowed_if_that_is_less(self):
+        progress = Progress(Log(quiet=True), 1e9, "steps", "pretrain", at_most=90)
+        progress.advance(1)
+        assert "ETA 1:30" in progress.line({})
 
     @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (61, "1:01"), (3723, "1:02:03")])
     def test_clock(self, seconds, text):

@@ -339,14 +339,6 @@ def test_a_vocabulary_that_does_not_fit_is_refused(whole, tmp_path):
     assert not (tmp_path / "never").exists()
 
 
-def test_a_head_that_is_not_there_is_refused_by_name(tmp_path):
-    save_model(tmp_path / "model", **make("pooler", "nsp"))
-    loaded = load_model(tmp_path / "model")
-    assert loaded.require("nsp") is loaded.nsp
-    with pytest.raises(CheckpointError, match=r"model: has no mlm head \(.*; it has pooler, nsp\)"):
-        loaded.require("mlm")
-
-
 def test_no_folder_is_said(tmp_path):
     with pytest.raises(CheckpointError, match="no such folder; a model folder was expected"):
         load_model(tmp_path / "nowhere")

@@ -232,6 +232,9 @@ def test_tokenizers_are_refused(road, tmp_path):
         ("tiny", ["steps"], "name=value"),
         ("tiny", ["train.batch=0"], "train.batch 0"),
         ("tiny", ["model.size=huge"], "huge"),
+        ("tiny", ["model.family=brt"], "did you mean 'bert'"),
+        ("tiny", ["train.device=cpu:x"], "cpu:x"),
+        ("tiny", ["train.weight_decay=-1"], "weight_decay"),
         ("tiny", ["data.length=100_000"], "100"),
     ],
 )
@@ -246,6 +249,11 @@ def test_a_recipe_with_a_syntax_error_and_finetune_settings(road, tmp_path):
     refused(typed("pretrain", tmp_path / "mine.toml", "--data", road.corpus, "--out", tmp_path / "run"), "line 2")
     words = ("finetune", "--train", road.table, "--model", road.pretrained, "--out", tmp_path / "run")
     refused(typed(*words, "--set", "learning_rat=1e-3"), "did you mean 'learning_rate'")
+    refused(typed(*words, "--set", "clip=-1"), "clip -1")
+    (tmp_path / "short.toml").write_text("[model]\nsize = 'tiny'\n[train]\nsteps = 5\n")
+    short = ("pretrain", tmp_path / "short.toml", "--data", road.corpus, "--out", tmp_path / "short", "--dry-run")
+    refused(typed(*short), "train.warmup 10000")
+    assert typed(*short, "--set", "train.warmup=2").code == 0
 
 
 @pytest.mark.parametrize("command", WRITERS)
@@ -257,7 +265,7 @@ def test_a_place_that_cannot_be_written_is_said(road, command, where, tmp_path):
     assert files_in(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("command", ["vocab", "prepare"])
+@pytest.mark.parametrize("command", ["vocab", "prepare", "finetune"])
 def test_a_folder_with_other_things_is_not_replaced(road, command, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     refused(typed(*writers(road, tmp_path)[command]), tmp_path.name)
@@ -278,3 +286,22 @@ def test_a_run_that_is_there_is_not_overwritten(road, command):
     refused(typed(*writers(road, road.run if command == "pretrain" else road.tuned)[command]), "--resume")
     for path, data in before.items():
         assert path.read_bytes() == data
+
+
+def test_a_fine_tuning_does_not_take_the_place_of_the_run_it_begins_with(road):
+    before = files_in(road.run)
+    refused(typed(*writers(road, road.run)["finetune"]), "other things than a fine-tuning")
+    refused(typed(*writers(road, road.run)["finetune"], "--resume"), "other things than a fine-tuning")
+    assert files_in(road.run) == before
+
+
+def test_a_vocabulary_of_the_same_size_from_elsewhere_does_not_fit(road, tmp_path):
+    shutil.copytree(road.pretrained, tmp_path / "model")
+    pieces = Tokenizer.load(tmp_path / "model").vocabulary.pieces
+    Tokenizer(Vocabulary([*pieces[:-2], pieces[-1], pieces[-2]])).save(tmp_path / "model")
+    refused(typed("fill", "--model", tmp_path / "model", "the [MASK]"), "not the one these weights were saved with")
+    assert typed("inspect", tmp_path / "model").code == 1
+
+
+def test_a_device_that_is_none(road):
+    refused(typed("predict", "--model", road.classifier, "--device", "cpu:x", "the cat"), "cpu:x")

@@ -51,6 +51,17 @@ class TestTheLabelledTask:
         (tmp_path / "broken.py").write_text("def (:")
         assert demo_text.docstrings_of(tmp_path / "broken.py") == []
 
+    def test_the_text_that_python_carries_keeps_the_tasks_other_modules_out(self, tmp_path: Path):
+        text = demo_text.build(tmp_path)
+        assert {"train", "dev", "test"} == set(text.labelled)
+        names = {side: {row["module"] for row in rows} for side, rows in text.labelled.items()}
+        train, heldout = (set(re.findall('<doc id="(.*)">', path.read_text())) for path in (text.train, text.heldout))
+        assert names["train"] <= train
+        assert names["dev"] | names["test"] <= heldout
+        assert not train & heldout
+        assert 1_500_000 < text.sizes["characters"] < 4_000_000
+        assert len({row["label"] for row in text.labelled["train"]}) == demo_text.CLASSES
+
 
 class TestOnesOwnFiles:
     def test_a_single_long_text_is_cut_into_parts(self, tmp_path: Path):
@@ -80,6 +91,20 @@ class TestOnesOwnFiles:
         (tmp_path / "l.csv").write_text("text,label\n" + rows)
         with pytest.raises(TaskError, match=message):
             demo_text.labelled_table(tmp_path / "l.csv")
+
+    def test_a_folder_of_something_else_is_left_alone(self, tmp_path: Path, capsys):
+        (tmp_path / "vocabulary").mkdir()
+        assert main(["demo", "--out", str(tmp_path)]) == 1
+        assert "holds other things than a demo (vocabulary)" in capsys.readouterr().err
+        assert [path.name for path in tmp_path.iterdir()] == ["vocabulary"]
+
+    def test_several_files_may_follow_one_data(self, tmp_path: Path, capsys):
+        (tmp_path / "a.txt").write_text("One paragraph.")
+        assert (
+            main(["demo", "--data", str(tmp_path / "a.txt"), str(tmp_path / "b.txt"), "--out", str(tmp_path / "o")])
+            == 1
+        )
+        assert "b.txt: no such file" in capsys.readouterr().err
 
     def test_labels_without_text_is_a_usage_error(self, tmp_path: Path, capsys):
         assert main(["demo", "--labels", str(tmp_path / "l.csv"), "--out", str(tmp_path / "out")]) == 2
@@ -112,8 +137,8 @@ class TestThePage:
 def test_the_whole_demo_on_ones_own_files(tmp_path: Path, capsys):
     """Also that a second call finds everything done and says the same."""
     topics = {
-        "sea": "the ship sails over the deep blue water of the sea",
-        "field": "the farmer ploughs the brown soil of his field",
+        "10": "the ship sails over the deep blue water of the sea",
+        "2": "the farmer ploughs the brown soil of his field",
     }
     rng = random.Random(0)
     names = ["".join(rng.choice(letters) for letters in ("bdfgklmnprst", "aeiou") * 3) for _ in range(80)]
@@ -137,8 +162,12 @@ def test_the_whole_demo_on_ones_own_files(tmp_path: Path, capsys):
     report = (tmp_path / "out" / "report.html").read_text()
     assert report.count("<svg") == 2
     assert "Confusion matrix" in report
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["task"]["labels"] == ["2", "10"]
+    assert re.search(r"<th>2</th>\s*<th>10</th>", report)
     assert "http" not in report.replace("http-equiv", "")
     assert main(command) == 0
     assert capsys.readouterr().out == first
+    assert main([*command, "--set", "train.steps=7"]) == 1
+    assert "holds a demo of other text or with other settings" in capsys.readouterr().err
     steps = [json.loads(line) for line in (tmp_path / "out" / "run" / "run.jsonl").read_text().splitlines()]
     assert sum(line["kind"] == "done" for line in steps) == 1

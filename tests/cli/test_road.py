@@ -3,12 +3,14 @@
 import csv
 import io
 import json
+import shutil
 import sys
 
 import pytest
 from main_road import SMALL, typed, write_table
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+import bertsmith
 from bertsmith.cli.train import find_recipe
 from bertsmith.errors import ConfigError
 
@@ -111,6 +113,31 @@ def test_evaluate_scores_and_writes(road, tmp_path):
     found, written = json.loads(ran.out), json.loads((tmp_path / "s.json").read_text())
     assert found["accuracy"] == written["accuracy"]
     assert len(list(csv.reader(io.StringIO((tmp_path / "p.csv").read_text())))) == 61
+
+
+def test_scores_go_to_a_folder_that_is_made(road, tmp_path):
+    words = ("evaluate", "--model", road.classifier, "--data", road.table, "--out", tmp_path / "new" / "scores.json")
+    assert typed(*words).code == 0
+    assert "accuracy" in (tmp_path / "new" / "scores.json").read_text()
+
+
+def test_a_classifier_saved_from_python_still_knows_its_task(road, tmp_path):
+    model = bertsmith.load(road.classifier)
+    assert model.max_length == 24
+    model.save(tmp_path / "saved")
+    assert bertsmith.load(tmp_path / "saved").max_length == 24
+    assert typed("evaluate", "--model", tmp_path / "saved", "--data", road.table).code == 0
+    bertsmith.load(road.classifier, head="label", labels=["a", "b"]).save(tmp_path / "other")
+    assert "task" not in json.loads((tmp_path / "other" / "bertsmith.json").read_text())["provenance"]
+
+
+def test_a_run_that_was_killed_while_it_wrote_a_record_can_be_inspected(road, tmp_path):
+    shutil.copytree(road.run, tmp_path / "run")
+    with open(tmp_path / "run" / "run.jsonl", "a") as file:
+        file.write('{"kind": "step", "ti')
+    ran = typed("inspect", tmp_path / "run")
+    assert ran.code == 0
+    assert "last step" in ran.out
 
 
 def test_predict_texts_tables_lines_and_stdin_agree(road, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ def test_devices():
 def test_no_gpu_is_said(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device() == CPU
-    with pytest.raises(ConfigError, match="sees no GPU; use --device cpu"):
+    with pytest.raises(ConfigError, match="sees no GPU; take cpu"):
         choose_device("cuda:0")
 
 

@@ -65,7 +65,7 @@ def test_terms_are_the_cross_entropies_of_the_scores():
     model, batch = make().eval(), collate(three())
     mlm, nsp = model(batch)
     hidden_TD = model.encoder(batch.ids_T, batch.rows, batch.segments_T)
-    scores_KV = model.mlm_logits(hidden_TD[batch.target_positions_K])
+    scores_KV = model.mlm(hidden_TD[batch.target_positions_K])
     assert (mlm.name, mlm.weight, mlm.count) == ("mlm", 1.0, 4)
     torch.testing.assert_close(mlm.sum, functional.cross_entropy(scores_KV, batch.target_ids_K, reduction="sum"))
     assert int(mlm.correct) == int((scores_KV.argmax(-1) == batch.target_ids_K).sum())

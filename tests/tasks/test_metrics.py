@@ -46,6 +46,15 @@ def test_constant_predictions_have_values_and_a_word():
     assert "every prediction is 'b'" in show_scores(scores)
 
 
+def test_constant_truth_answered_rightly_is_no_collapse():
+    assert not label_scores(["a", "a"], ["a", "a"], ["a", "b"]).collapsed
+
+
+def test_many_labels_are_too_many_for_a_matrix_and_it_is_said():
+    names = [str(number) for number in range(21)]
+    assert "21 labels are too many to show" in show_scores(label_scores(names, names, names))
+
+
 def test_one_true_label_and_absent_labels_have_a_word():
     scores = label_scores(["a", "a"], ["a", "b"], ["a", "b", "c"])
     assert scores.matthews == 0.0

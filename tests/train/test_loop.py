@@ -142,7 +142,7 @@ def test_a_non_finite_loss_stops_before_the_weights_are_touched(value):
     steps = run(model, batches, last=3)
     next(steps)
     after_one = [parameter.detach().clone() for parameter in model.parameters()]
-    with pytest.raises(NonFiniteLoss, match=r"step 2: .*learning_rate.*warmup.*precision"):
+    with pytest.raises(NonFiniteLoss, match=r"step 2: .*learning rate.*warm-up.*precision"):
         next(steps)
     for old, new in zip(after_one, model.parameters(), strict=True):
         assert torch.equal(old, new)

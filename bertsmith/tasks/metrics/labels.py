@@ -14,12 +14,13 @@ import numpy as np
 
 from bertsmith.errors import InputError
 
+MOST_SHOWN = 20  # labels of a confusion matrix on a screen
 METRICS = ("accuracy", "macro_f1", "matthews")
 
 
 @dataclass(frozen=True)
 class LabelScores:
-    """What `label_scores` found; `collapsed` means that every prediction is the same label."""
+    """What `label_scores` found; `collapsed`: every prediction is the same label, and not every truth."""
 
     accuracy: float
     macro_f1: float  # mean over the labels that occur, as truth or as prediction
@@ -63,7 +64,7 @@ def label_scores(truth: Sequence[str], predicted: Sequence[str], labels: Sequenc
         macro_f1=macro_f1(counts_CC[np.ix_(*[np.argsort(labels)] * 2)]),
         matthews=matthews(counts_CC),
         rows=len(truth),
-        collapsed=len(set(predicted)) == 1,
+        collapsed=len(set(predicted)) == 1 < len(set(truth)),
         labels=tuple(labels),
         confusion=tuple(tuple(int(count) for count in row) for row in counts_CC),
         notes=_notes(counts_CC, labels),
@@ -120,7 +121,9 @@ def show_scores(scores: LabelScores) -> str:
         f"macro F1  {scores.macro_f1:.4f}",
         f"Matthews  {scores.matthews:.4f}",
     ]
-    if len(scores.labels) <= 20:
+    if len(scores.labels) > MOST_SHOWN:
+        lines.append(f"confusion matrix: {len(scores.labels)} labels are too many to show; --json has it")
+    else:
         width = (
             max(9, *(len(label) for label in scores.labels), *(len(str(n)) for row in scores.confusion for n in row))
             + 1
