@@ -36,7 +36,7 @@ SEEDS = (0, 1, 2)  # each with its own sample of labelled texts, its own head an
 RATES = {
     "pretrained": (5e-4,),
     "random": (1e-4, 3e-4, 1e-3),
-}  # random weights get the best of three by development score
+}  # random weights get the best of three
 DEV_ROWS = 128
 EPOCHS = 10
 MOST_TOKENS = 64  # as long as the rows of the pre-training
@@ -247,7 +247,9 @@ def _classify(model: Path, text: demo_text.DemoText, out: Path, log: Log) -> dic
         rows = demo_text.sample(text.labelled["train"], seed=seed, per_label=PER_LABEL)
         found["train"] = len(rows)
         words.append(_tf_idf(rows, text.labelled["test"]))
-        for init, rates in RATES.items():
+        for init, scores in runs.items():
+            # The best of the rates on the first sample by development score, and then the same.
+            rates = (scores[0]["learning_rate"],) if scores else RATES[init]
             settings = FinetuneSettings(
                 epochs=EPOCHS,
                 batch=16,
@@ -261,7 +263,7 @@ def _classify(model: Path, text: demo_text.DemoText, out: Path, log: Log) -> dic
             folder = out / "classifier" / f"{init}-{seed}"
             log.say(f"classifier from {init} weights, sample {seed}")
             quiet = Log(folder, quiet=True, screen=io.StringIO())  # else each run warns of texts that are cut
-            runs[init].append(
+            scores.append(
                 finetune(
                     settings,
                     model=model,
