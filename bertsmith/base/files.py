@@ -224,7 +224,8 @@ def folder_lock(path: str | Path) -> Iterator[None]:
             raise FileError(
                 f"{path}: in use by another process ({holder}); wait for it or choose another folder"
             ) from error
-        file.truncate(0)
-        file.write(f"pid {os.getpid()}")
-        file.flush()
+        with explained(path / ".lock"):
+            file.truncate(0)
+            file.write(f"pid {os.getpid()}")
+            file.flush()
         yield

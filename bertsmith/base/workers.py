@@ -42,7 +42,7 @@ def run_tasks(
                 process.start()
             theirs.close()
             pipes[ours] = process
-            ours.send((index, task))
+            _send(ours, process, (index, task))
         while pipes:
             for pipe in _ready(pipes):
                 kind, *content = _received(pipe, pipes)
@@ -53,7 +53,7 @@ def run_tasks(
                 else:
                     yield content[0], content[1]
                     following = next(left, None)
-                    pipe.send(following)
+                    _send(pipe, pipes[pipe], following)
                     if following is None:
                         pipes.pop(pipe).join()
     finally:
@@ -86,12 +86,22 @@ def _received(pipe: Connection, pipes: dict[Any, BaseProcess]) -> tuple[Any, ...
     try:
         return pipe.recv()
     except (EOFError, ConnectionError) as error:
-        process = pipes[pipe]
-        process.join(timeout=5)
-        raise CorpusError(
-            f"a worker process ended unexpectedly (exit code {process.exitcode}; -9 often means that memory ran out); "
-            "run the same command again, with fewer workers if need be"
-        ) from error
+        raise _ended(pipes[pipe]) from error
+
+
+def _send(pipe: Connection, process: BaseProcess, what: Any) -> None:
+    try:
+        pipe.send(what)
+    except ConnectionError as error:  # BrokenPipeError would pass for a reader of our results that left
+        raise _ended(process) from error
+
+
+def _ended(process: BaseProcess) -> CorpusError:
+    process.join(timeout=5)
+    return CorpusError(
+        f"a worker process ended unexpectedly (exit code {process.exitcode}; -9 often means that memory ran out); "
+        "run the same command again, with fewer workers if need be"
+    )
 
 
 def _rebuilt(kind: type[BertsmithError], text: str) -> BertsmithError:

@@ -1,7 +1,7 @@
 """`bertsmith prepare`: text to the shards that pre-training reads."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,6 +19,13 @@ def prepare(
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Corpus folder to write.", show_default=False)],
+    cased: Annotated[
+        bool, typer.Option("--cased", help="The vocabulary is cased, where a bare vocab.txt does not say it.")
+    ] = False,
+    preset: Annotated[
+        Literal["bert", "unicode-safe"] | None,
+        typer.Option(help="Normalization, where it is not the tokenizer's own.", show_default="the tokenizer's"),
+    ] = None,
     workers: options.Workers = 0,
     format: options.TextFormat = "auto",
     field: options.TextField = "text",
@@ -29,15 +36,12 @@ def prepare(
     """Tokenize text once, into shards that pre-training reads.
 
     The shards are the same, byte for byte, whatever the number of workers. Killed and started again, it goes on after
-    the files it had finished.
+    the shards it had finished.
     """
-    from bertsmith.base.files import check_readable
     from bertsmith.base.log import Log
     from bertsmith.corpus.prepare import prepare as prepare_corpus
 
     log = Log(quiet=quiet)
-    for path in texts:
-        check_readable(path)
     corpus = prepare_corpus(
         texts,
         tokenizer_folder=tokenizer,
@@ -46,6 +50,8 @@ def prepare(
         format=format,
         field=field,
         encoding_errors=encoding_errors,
+        lowercase=False if cased else None,
+        preset=preset,
         log=log,
     )
     result = {

@@ -7,7 +7,7 @@ import platform
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ import bertsmith
 from bertsmith.base.log import read_records
 from bertsmith.cli import options
 from bertsmith.errors import BertsmithError, FileError
+
+if TYPE_CHECKING:
+    from bertsmith.text.tokenizer import Tokenizer
 
 CORE = ("torch", "numpy", "tokenizers", "safetensors", "rich", "typer")
 OPTIONAL = {"sklearn": "metrics", "zstandard": "zstd", "transformers": "dev"}  # module -> extra that brings it
@@ -111,7 +114,10 @@ def _is_vocabulary(folder: Path) -> bool:
 def _tokenizer(source: Path) -> dict[str, Any]:
     from bertsmith.text.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer.load(source)
+    return _about(Tokenizer.load(source))
+
+
+def _about(tokenizer: "Tokenizer") -> dict[str, Any]:
     vocabulary = tokenizer.vocabulary
     return {
         "pieces": len(vocabulary),
@@ -125,7 +131,7 @@ def _corpus(folder: Path, verify: bool) -> dict[str, Any]:
     from bertsmith.corpus.shards import Corpus
 
     corpus = Corpus.open(folder, verify=verify)
-    tokenizer = _tokenizer(corpus.tokenizer_folder)
+    tokenizer = _about(corpus.tokenizer())
     return {
         "documents": corpus.documents,
         "sentences": corpus.sentences,

@@ -24,14 +24,20 @@ def vocab(
     ] = "bert",
     limit_alphabet: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Most characters in the alphabet; rarer ones become [UNK].", show_default="all"),
+        typer.Option(
+            metavar="N", help="Most characters in the alphabet; rarer ones become [UNK].", show_default="all", min=1
+        ),
     ] = None,
-    unused: Annotated[int, typer.Option(metavar="N", help="[unused*] pieces to put in for later use.")] = 0,
-    min_count: Annotated[int, typer.Option(metavar="N", help="A pair seen fewer times is never merged.")] = 2,
+    unused: Annotated[int, typer.Option(metavar="N", help="[unused*] pieces to put in for later use.", min=0)] = 0,
+    min_count: Annotated[int, typer.Option(metavar="N", help="A pair seen fewer times is never merged.", min=1)] = 2,
     workers: options.Workers = 0,
     heldout: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Text to report on; may be repeated.", show_default="the first 5 MB of TEXT"),
+        typer.Option(
+            metavar="FILE",
+            help="Text to report on; may be repeated.",
+            show_default="the first 5,000,000 characters of TEXT",
+        ),
     ] = None,
     format: options.TextFormat = "auto",
     field: options.TextField = "text",
@@ -49,8 +55,8 @@ def vocab(
     from bertsmith.text.normalize import Normalizer
     from bertsmith.text.report import show_report, vocabulary_report
     from bertsmith.text.tokenizer import Tokenizer
-    from bertsmith.text.word_counts import count_files
-    from bertsmith.text.wordpiece import train_wordpiece
+    from bertsmith.text.word_counts import LONGEST_WORD, count_files
+    from bertsmith.text.wordpiece import choose_alphabet, train_wordpiece
 
     log = Log(quiet=quiet)
     for path in (*texts, *(heldout or ())):
@@ -67,10 +73,19 @@ def vocab(
         counts, size=size, unused=unused, limit_alphabet=limit_alphabet, min_count=min_count, on_progress=stages.advance
     )
     tokenizer = Tokenizer(vocabulary, normalizer)
-    report = vocabulary_report(tokenizer, reader(heldout) if heldout else _first(reader(texts), REPORT_CHARACTERS))
-    with fresh_folder(out) as folder:
+    with fresh_folder(out) as folder:  # before the report: what is wrong with held-out text costs no vocabulary
         tokenizer.save(folder)
     log.say(f"{out}: {len(vocabulary):,} pieces from {counts.total:,} words ({counts.distinct:,} different)")
+    if counts.too_long:
+        log.say(
+            f"not counted: {counts.too_long:,} words of more than {LONGEST_WORD} characters, which are always [UNK]"
+        )
+    if counts.distinct > len(counts.words):
+        log.say(f"the {len(counts.words):,} most frequent words took part in merging")
+    lost = choose_alphabet(counts, limit_alphabet).left_out_rate
+    if lost:
+        log.say(f"--limit-alphabet leaves out {lost:.3%} of all characters")
+    report = vocabulary_report(tokenizer, reader(heldout) if heldout else _first(reader(texts), REPORT_CHARACTERS))
     if json:
         options.print_json({"folder": str(out), "pieces": len(vocabulary), "words": counts.total, "report": report})
     else:
@@ -89,6 +104,8 @@ def _check_replaceable(out: Path) -> None:
     """The folder is replaced whole, so nothing but an older vocabulary may stand in it."""
     from bertsmith.errors import FileError
 
+    if out.exists() and not out.is_dir():
+        raise FileError(f"{out}: is a file; a folder for the vocabulary was expected")
     others = sorted(path.name for path in out.iterdir() if path.name not in OURS) if out.is_dir() else []
     if others:
         raise FileError(f"{out}: holds other things than a vocabulary ({', '.join(others[:3])}); choose a new folder")

@@ -30,7 +30,7 @@ DOCUMENT_LIMIT = 16_000_000  # characters
 JSON_LINE_LIMIT = 64_000_000  # characters
 
 _MARK = re.compile(r"^</?doc(?:[ \t][^>\n]*)?>[ \t]*(?:\n|\Z)", re.MULTILINE)
-_TITLE = re.compile(r'\btitle="([^"\n]*)"')
+_TITLE = re.compile(r'\btitle="([^\n]*?)"(?=[ \t]+\w+="|[ \t]*>)')  # a title may hold quotes
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BLANK = re.compile(r"\n(?:[ \t]*\n)+")
 

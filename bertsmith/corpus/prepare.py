@@ -40,6 +40,7 @@ from bertsmith.text.tokenizer import Tokenizer
 UNIT_BYTES = 8_000_000  # on disk
 PART_CHARACTERS = 24_000_000  # about 6 million English tokens
 BATCH_CHARACTERS = 500_000  # tokenized at a time
+UNREACHABLE = 0.01  # share of a vocabulary; with the right normalizer it is 0, or a handful of pieces
 MOST_READERS = 8  # of one file, since each reads all of it
 
 
@@ -82,9 +83,13 @@ def prepare(
     format: str = "auto",
     field: str = "text",
     encoding_errors: str = "strict",
+    lowercase: bool | None = None,
+    preset: str | None = None,
     log: Log | None = None,
 ) -> Corpus:
     """Tokenizes text files into the corpus folder `out`; see `read_documents` for formats and encoding errors.
+
+    `lowercase` and `preset` overrule what `tokenizer_folder` says of itself (a bare vocab.txt says nothing).
 
     Run again after an interruption, it goes on; run again when complete, it says so and changes nothing. A folder made
     from other inputs, settings or another tokenizer is refused. Raises CorpusError, FileError, VocabularyError.
@@ -93,7 +98,8 @@ def prepare(
     if workers < 1:
         raise ConfigError(f"workers {workers}: 1 or more were expected")
     files = _checked_files(paths)
-    tokenizer = Tokenizer.load(tokenizer_folder)
+    tokenizer = Tokenizer.load(tokenizer_folder, lowercase=lowercase, preset=preset)
+    _check_reachable(tokenizer, log)
     settings = _Settings(format, field, encoding_errors)
     made_of = {
         "tokenizer": tokenizer.fingerprint,
@@ -123,15 +129,30 @@ def prepare(
     return Corpus.open(out)
 
 
+def _check_reachable(tokenizer: Tokenizer, log: Log) -> None:
+    """Warns of a normalizer that is not the vocabulary's: most likely a cased vocab.txt taken as lower-casing."""
+    never, normalizer = tokenizer.unreachable_pieces(), tokenizer.normalizer
+    told = f"preset {normalizer.preset}, {'lower-casing' if normalizer.lowercase else 'cased'}"
+    log.say(f"normalizer: {told}")
+    if len(never) > UNREACHABLE * len(tokenizer.vocabulary):
+        log.warn(
+            f"{len(never):,} of {len(tokenizer.vocabulary):,} pieces, such as {never[len(never) // 2]!r}, can never "
+            f"come out of the normalizer ({told}); is the vocabulary cased (--cased), or for --preset unicode-safe?"
+        )
+
+
 def _checked_files(paths: Sequence[str | Path]) -> list[str]:
     if not paths:
         raise CorpusError("no input file was given")
     files = [str(path) for path in paths]
     for file in files:
         check_readable(file)
-    twice = next((file for file in files if files.count(file) > 1), None) if len(set(files)) < len(files) else None
-    if twice is not None:
-        raise CorpusError(f"{twice}: given twice; give each input file once")
+    seen: set[str] = set()
+    for file in files:
+        real = os.path.realpath(file)
+        if real in seen:
+            raise CorpusError(f"{file}: given twice; give each input file once")
+        seen.add(real)
     return files
 
 
@@ -202,12 +223,18 @@ def _units(files: list[str]) -> list[_Unit]:
     return [_Unit(index, *zip(*entries, strict=True)) for index, entries in enumerate(units)]  # type: ignore[arg-type]
 
 
+def _key(unit: _Unit) -> dict[str, Any]:
+    """What a unit is made of, however its paths were written, as JSON gives it back."""
+    key: dict[str, Any] = json.loads(json.dumps(asdict(unit)))
+    return key | {"files": [os.path.realpath(file) for file in unit.files]}
+
+
 def _records(out: Path, work: Path, units: list[_Unit], log: Log) -> dict[int, dict[str, Any]]:
     """What finished units have come to; what belongs to none of the units, or to changed files, is removed."""
     records: dict[int, dict[str, Any]] = {}
     current: dict[int, bool] = {}
     for unit in units:
-        path, key = work / f"unit-{unit.index:05}.json", json.loads(json.dumps(asdict(unit)))
+        path, key = work / f"unit-{unit.index:05}.json", _key(unit)
         with explained(path):
             record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
         current[unit.index] = record is not None and record["unit"] == key
@@ -220,8 +247,9 @@ def _records(out: Path, work: Path, units: list[_Unit], log: Log) -> dict[int, d
     with explained(out):
         for aside in (*work.glob("*.aside"), *out.glob(".tokenizer.*"), *out.glob(".manifest.json.*")):
             shutil.rmtree(aside) if aside.is_dir() else aside.unlink()
-        for folder in out.glob("shard-*"):
-            if not current.get(int(folder.name.split("-")[1]), False):
+        for folder in out.glob("shard-[0-9]*"):
+            index = folder.name.split("-")[1]
+            if index.isdecimal() and not current.get(int(index), False):
                 shutil.rmtree(folder)
     if records:
         log.say(f"{out}: going on; {len(records)} of {len(units)} units are finished")
@@ -258,7 +286,7 @@ def _tokenize(
                 parts = sorted((part for one in theirs for part in one["parts"]), key=lambda part: part["part"])
                 records[unit.index] = {**theirs[0], "parts": parts}
                 path = work / f"unit-{unit.index:05}.json"
-                write_file(path, json.dumps({"unit": asdict(unit), **records[unit.index]}))
+                write_file(path, json.dumps({"unit": _key(unit), **records[unit.index]}))
 
 
 def _tasks(unit: _Unit, out: Path, settings: _Settings, workers: int, units: int) -> Iterator[_Task]:

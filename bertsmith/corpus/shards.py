@@ -22,6 +22,7 @@ import numpy as np
 
 from bertsmith.base.files import explain_os_error, explained, sha256_of
 from bertsmith.errors import ShardError
+from bertsmith.text.tokenizer import Tokenizer
 
 MAGIC = "bertsmith shard"
 CORPUS_MAGIC = "bertsmith corpus"
@@ -134,6 +135,16 @@ class Corpus:
         self.tokenizer_folder = folder / "tokenizer"
         self.tokenizer_fingerprint: str = manifest["tokenizer"]
         self.fingerprint = sha256_of("".join([self.tokenizer_fingerprint, *(s.checksum for s in shards)]).encode())
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer the corpus was made with; ShardError if another one has taken its place."""
+        found = Tokenizer.load(self.tokenizer_folder)
+        if found.fingerprint != self.tokenizer_fingerprint:
+            raise ShardError(
+                f"{self.tokenizer_folder}: not the tokenizer this corpus was made with (fingerprint "
+                f"{found.fingerprint[:12]}, not {self.tokenizer_fingerprint[:12]}); {PREPARE_AGAIN}"
+            )
+        return found
 
     @classmethod
     def open(cls, folder: str | Path, *, verify: bool = False) -> "Corpus":

@@ -90,22 +90,20 @@ class TextSource:
 
     def _decode(self, data: bytes, offset: int, *, final: bool) -> tuple[str, int]:
         """The text of `data` and how many bytes were used: a sequence may go on in the next piece unless `final`."""
-        parts: list[str] = []
-        view, at = memoryview(data), 0
-        while True:
-            try:
-                text, used = utf_8_decode(view[at:], "strict", final)
-                return "".join([*parts, text]), at + used
-            except UnicodeDecodeError as error:
-                if not self.replace:
-                    place, byte = offset + at + error.start, data[at + error.start]
-                    raise CorpusError(
-                        f"{self.name}: not UTF-8 at byte offset {place:,} (0x{byte:02x}, {error.reason}); "
-                        "convert the file to UTF-8, or let such bytes be replaced: --encoding-errors replace"
-                    ) from error
-                parts += [utf_8_decode(view[at : at + error.start])[0], "\ufffd"]
-                self.counts.replaced_bytes += error.end - error.start
-                at += error.end
+        try:
+            return utf_8_decode(data, "strict", final)
+        except UnicodeDecodeError as error:
+            if not self.replace:
+                place, byte = offset + error.start, data[error.start]
+                raise CorpusError(
+                    f"{self.name}: not UTF-8 at byte offset {place:,} (0x{byte:02x}, {error.reason}); "
+                    "convert the file to UTF-8, or let such bytes be replaced: --encoding-errors replace"
+                ) from error
+        text, used = utf_8_decode(data, "replace", final)
+        # Each broken sequence has become one U+FFFD; those that stood in the text were whole before.
+        new = text.count("\ufffd") - data.count("\ufffd".encode(), 0, used)
+        self.counts.replaced_bytes += used - (len(text.encode()) - 3 * new)
+        return text, used
 
     def _refuse_binary(self, data: bytes) -> None:
         if self.bytes == 0:
@@ -153,10 +151,12 @@ def _unpacked(name: str, stream: Readable) -> Iterator[tuple[str, Readable]]:
     if not bare.endswith(".tar"):
         yield name, stream
         return
-    tail = bytearray()
+    recent, seen = bytearray(), 0  # what was read last: more than tarfile reads ahead
 
     def remember(data: bytes) -> None:
-        tail[:] = (bytes(tail) + data[-512:])[-512:]
+        nonlocal seen
+        seen += len(data)
+        recent[:] = (recent + data)[-(1 << 16) :]
 
     watched = _Watched(stream, remember)
     files = 0
@@ -165,10 +165,17 @@ def _unpacked(name: str, stream: Readable) -> Iterator[tuple[str, Readable]]:
             if member.isfile() and not Path(member.name).name.startswith("._"):
                 files += 1
                 yield from _unpacked(f"{name}/{member.name}", archive.extractfile(member))  # type: ignore[arg-type]
-        while watched.read(CHUNK):
-            pass
-    if any(tail):  # tarfile takes a cut between two members for the end
-        raise CorpusError(f"{name}: the archive is cut short (its end mark is missing); copy or download it again")
+        # tarfile takes for the end a cut between two members, a damaged header, and the seam of two joined archives.
+        rest = bytes(recent[len(recent) - (seen - archive.offset) :])
+        if not rest:
+            raise CorpusError(f"{name}: the archive is cut short (its end mark is missing); copy or download it again")
+        while rest:
+            if any(rest):
+                raise CorpusError(
+                    f"{name}: something follows what looks like the archive's end: a damaged header, or a second "
+                    "archive joined to it; copy or download it again, or unpack it first"
+                )
+            rest = watched.read(CHUNK)
     if files == 0:
         raise CorpusError(f"{name}: there is no file in this archive")
 

@@ -118,17 +118,12 @@ def fill_masks(
     whole = tokenizer.encode(*_pair(text))
     if mask not in whole.ids:
         raise InputError(f"no [MASK] in {str(text)[:80]!r}; write [MASK], in capitals, where a word is to be filled in")
-    encoding = tokenizer.encode(*_pair(text), max_length=most)
-    if encoding.ids.count(mask) != whole.ids.count(mask):
-        raise InputError(
-            f"the text has {len(whole.ids):,} tokens, and a [MASK] lies beyond the {most:,} the model takes; shorten it"
-        )
+    if len(whole.ids) > most:
+        raise InputError(f"the text has {len(whole.ids):,} tokens, beyond the {most:,} the model takes; shorten it")
     with _answering(encoder, precision), _answering(mlm, precision):
-        batch = collate([encoding], device=device_of(encoder))
+        batch = collate([whole], device=device_of(encoder))
         hidden_TD = encoder(batch.ids_T, batch.rows, batch.segments_T)
-        at_K = torch.tensor(
-            [place for place, piece in enumerate(encoding.ids) if piece == mask], device=hidden_TD.device
-        )
+        at_K = torch.tensor([place for place, piece in enumerate(whole.ids) if piece == mask], device=hidden_TD.device)
         probabilities_KV = mlm(hidden_TD[at_K]).double().softmax(-1).cpu()
     pieces = tokenizer.vocabulary.pieces
     best = probabilities_KV.topk(min(top, len(pieces)))

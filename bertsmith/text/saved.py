@@ -240,7 +240,8 @@ def _with_added(
         if known != number:
             raise VocabularyError(f"{where}: added token {piece.content!r} has id {number}; {known} was expected")
         kept[piece.content] = piece
-    return Parts(Vocabulary(pieces, where=where), normalizer, tuple(kept.values()))
+    special = [piece.content for piece in kept.values() if piece.special and piece.content not in SPECIAL_PIECES]
+    return Parts(Vocabulary(pieces, where=where, more_special=special), normalizer, tuple(kept.values()))
 
 
 def _read_json(path: Path) -> dict[str, Any]:

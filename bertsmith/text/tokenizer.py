@@ -94,6 +94,13 @@ class Tokenizer:
         parts = [self.vocabulary.fingerprint, self.normalizer.to_mapping(), list(map(dataclasses.asdict, self.added))]
         return sha256_of(json.dumps(parts, sort_keys=True).encode())
 
+    def unreachable_pieces(self) -> list[str]:
+        """WordPiece's own pieces that the normalizer would change, so that no text ever holds them."""
+        named = {piece.content for piece in self.added}
+        bare = {p: p.removeprefix(CONTINUES) for p in self.vocabulary.pieces if p not in named and "[unused" not in p}
+        normalize = self.normalizer.build().normalize_str
+        return [piece for piece, text in bare.items() if normalize(text).strip() != text]
+
     def encode(
         self,
         text: str,

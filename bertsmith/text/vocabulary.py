@@ -25,9 +25,9 @@ class Vocabulary:
     (7, 4, [6, 7])
     """
 
-    def __init__(self, pieces: Sequence[str], *, where: str = "vocabulary"):
-        """`where` opens every error message."""
-        self._pieces = tuple(pieces)
+    def __init__(self, pieces: Sequence[str], *, where: str = "vocabulary", more_special: Sequence[str] = ()):
+        """`where` opens every error message; `more_special` are pieces that are special besides the five of BERT."""
+        self._pieces, self.more_special = tuple(pieces), tuple(more_special)
         self._ids = _numbered(self._pieces, lambda index: f"{where}: piece {index}", where)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (self._ids[p] for p in SPECIAL_PIECES)
 
@@ -43,8 +43,8 @@ class Vocabulary:
     def __repr__(self) -> str:
         return f"Vocabulary({len(self)} pieces, {self.fingerprint[:12]})"
 
-    def __reduce__(self) -> tuple[type["Vocabulary"], tuple[tuple[str, ...]]]:
-        return Vocabulary, (self._pieces,)
+    def __reduce__(self) -> tuple[object, tuple[tuple[str, ...], tuple[str, ...]]]:
+        return _rebuild, (self._pieces, self.more_special)
 
     @property
     def pieces(self) -> tuple[str, ...]:
@@ -55,12 +55,12 @@ class Vocabulary:
 
     @functools.cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids of [PAD] [UNK] [CLS] [SEP] [MASK]."""
-        return frozenset((self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id))
+        """Ids of [PAD] [UNK] [CLS] [SEP] [MASK] and of further special pieces."""
+        return frozenset(self._ids[piece] for piece in (*SPECIAL_PIECES, *self.more_special))
 
     @functools.cached_property
     def replacement_ids(self) -> np.ndarray:
-        """int64 ids a masked token may randomly become: all but the five special pieces and [unused...]."""
+        """int64 ids a masked token may randomly become: all but the special pieces and [unused...]."""
         keep = [i for i, piece in enumerate(self._pieces) if i not in self.special_ids and not _unused(piece)]
         return np.array(keep, dtype=np.int64)
 
@@ -71,6 +71,10 @@ class Vocabulary:
 
     def write(self, path: str | Path) -> None:
         write_file(path, "\n".join(self._pieces) + "\n")
+
+
+def _rebuild(pieces: Sequence[str], more_special: Sequence[str]) -> Vocabulary:
+    return Vocabulary(pieces, more_special=more_special)
 
 
 def read_vocabulary(path: str | Path) -> Vocabulary:

@@ -46,8 +46,13 @@ def train_wordpiece(
     """
     if not counts.words:
         raise VocabularyError("no words in the corpus: a vocabulary cannot be made from empty text")
-    if unused < 0 or (limit_alphabet is not None and limit_alphabet < 1):
-        raise ConfigError(f"unused is {unused} and limit_alphabet {limit_alphabet}: expected 0 or more, and 1 or more")
+    for name, value, least in (
+        ("unused", unused, 0),
+        ("limit_alphabet", limit_alphabet, 1),
+        ("min_count", min_count, 1),
+    ):
+        if value is not None and value < least:
+            raise ConfigError(f"{name} {value}: {least} or more was expected")
     alphabet = choose_alphabet(counts, limit_alphabet)
     first = [*specials, *(f"[unused{number}]" for number in range(unused))]
     room = size - len(first)
@@ -134,7 +139,7 @@ class _Merger:
     def __init__(self, counts: WordCounts, alphabet: Alphabet, min_count: int):
         self.symbols = list(alphabet.pieces)
         self.number_of = {piece: number for number, piece in enumerate(self.symbols)}
-        self.min_count = max(1, min_count)
+        self.min_count = min_count
         self.words: list[list[int]] = []
         self.weights: list[int] = []
         self.pairs: dict[int, int] = {}

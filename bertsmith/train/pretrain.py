@@ -103,7 +103,7 @@ class _Sources:
     @classmethod
     def open(cls, recipe: Recipe, data: Path, heldout: Path | None) -> "_Sources":
         corpus = Corpus.open(data)
-        tokenizer = Tokenizer.load(corpus.tokenizer_folder)
+        tokenizer = corpus.tokenizer()
         settings = to_mapping(recipe.data)
         settings["mask_rule"] = tuple(settings["mask_rule"])
         instances = Instances(corpus, tokenizer.vocabulary, seed=recipe.train.seed, **settings)
@@ -112,7 +112,7 @@ class _Sources:
         if heldout is None:
             return cls(corpus, tokenizer, instances, None, frequencies)
         other = Corpus.open(heldout)
-        if Tokenizer.load(other.tokenizer_folder).fingerprint != tokenizer.fingerprint:
+        if other.tokenizer().fingerprint != tokenizer.fingerprint:
             raise ConfigError(
                 f"{heldout}: prepared with another tokenizer than {data}; prepare it again with "
                 f"--tokenizer {corpus.tokenizer_folder}"
@@ -187,10 +187,12 @@ def _begin(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     log.say(f"model {recipe.model.family}, {parameters:,} parameters; optimizer {optimizer.about}")
     log.say(f"device {device}, {torch.get_num_threads()} threads; precision {precision.name} ({precision.reason})")
+    told = _tell_instances(sources.instances, log) if found is None else {}
     log.record(
         "resume" if found else "start",
         step=work.step,
         parameters=parameters,
+        **told,
         optimizer=optimizer.about,
         settings=to_mapping(recipe),
         corpus=sources.corpus.fingerprint,
@@ -267,6 +269,21 @@ def _with_advice(steps: Iterator[Step], run: Path) -> Iterator[Step]:
         states = sorted((run / "state").glob("step-*"))
         kept = f"last good state: {states[-1]} (--resume goes on from it)" if states else "no state was saved before"
         raise NonFiniteLoss(f"{error}; {kept}") from error
+
+
+def _tell_instances(instances: Instances, log: Log) -> dict[str, Any]:
+    """Says what an epoch is made of, by one shard of it; the same for the record."""
+    report = instances.report(1)
+    text = f"instances {report['instances_per_epoch']:,} an epoch, {report['mean_length']:.0f} tokens in the mean"
+    if instances.pairs:
+        text += (
+            f"; random next segments {report['random_next']:.1%}, "
+            f"where there was a choice {report['random_next_of_several']:.1%}"
+        )
+    log.say(text)
+    if report["warning"]:
+        log.warn(str(report["warning"]))
+    return {"instances": report}
 
 
 def _steps_of(model: Path) -> int | None:

@@ -1,6 +1,9 @@
 """Tasks on several processes: results, errors, and what a worker must not hear."""
 
+import os
 import signal
+import threading
+import time
 
 import pytest
 
@@ -32,6 +35,18 @@ def test_workers_never_hear_control_c_and_this_process_still_does():
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def end_after_telling(task, shared, tell):
+    threading.Timer(0.2, os._exit, [9]).start()  # after the result is sent, before the next task comes
+    return task
+
+
+def test_a_worker_that_dies_between_two_tasks_is_an_error_and_no_silent_end():
+    found = run_tasks(end_after_telling, [0, 1, 2, 3], shared=None, workers=2, tell=lambda _: None)
+    with pytest.raises(CorpusError, match="ended unexpectedly"):
+        for _ in found:
+            time.sleep(1)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -5,6 +5,7 @@ import io
 import json
 import sys
 import tarfile
+from types import SimpleNamespace
 
 import pytest
 import zstandard
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from bertsmith.corpus import documents as documents_module
 from bertsmith.corpus import unpacking
 from bertsmith.corpus.documents import ReadCounts, read_documents, read_texts
+from bertsmith.corpus.unpacking import TextSource
 from bertsmith.errors import CorpusError, FileError, MissingExtra
 
 NOVEL = "First line\nof it. More.\n\nSecond paragraph.\n"
@@ -27,6 +29,11 @@ WIKI = (
 def read(path, **settings):
     counts = ReadCounts()
     return [document.paragraphs for document in read_documents(path, counts=counts, **settings)], counts
+
+
+def broken_header(archive):
+    """One bit of the second member's header flipped."""
+    return archive[:1024] + bytes([archive[1024] ^ 1]) + archive[1025:]
 
 
 def tar_of(members, mode="w"):
@@ -165,6 +172,8 @@ BAD = {
     "cut.tgz": (tar_of({"a": bytes(range(32, 127)) * 999}, "w:gz")[:200], {}, "cut short"),
     "no.gz": (b"plain text", {}, "no.gz: damaged, or not what its name says"),
     "no.zst": (b"plain text", {}, "no.zst: damaged, or not what its name says"),
+    "joined.tar": (tar_of({"a": b"x"}) + tar_of({"b": b"y"}), {}, "a second archive joined to it"),
+    "bad_header.tar": (broken_header(tar_of({"a": b"x" * 512, "b": b"y"})), {}, "a damaged header"),
     "no.tar": (b"plain text", {}, "no.tar: damaged, or not what its name says"),
     "nothing.tar": (tar_of({}), {}, "no file in this archive"),
     "bad.jsonl": (b'{"text": "a"}\n\n{"text": \n', {}, "bad.jsonl:3: not JSON"),
@@ -211,6 +220,33 @@ def test_a_missing_zstandard_names_the_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(MissingExtra, match=r"pip install 'bertsmith\[zstd\]'"):
         read(tmp_path / "a.zst")
+
+
+@given(st.binary(max_size=60).map(lambda data: data.replace(b"\0", b"")), st.integers(1, 9))
+def test_replaced_is_as_python_replaces_and_the_count_is_of_bytes(data, chunk):
+    parts = iter([data[at : at + chunk] for at in range(0, len(data), chunk)])
+    counts = ReadCounts()
+    source = TextSource("t", SimpleNamespace(read=lambda size: next(parts, b"")), "replace", counts)
+    source._refuse_binary = lambda data: None
+    with_bom = data.removeprefix(b"\xef\xbb\xbf") if chunk >= 3 else data
+    expected = with_bom.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    assert "".join(source.chunks()) == expected
+    assert counts.replaced_bytes == len(with_bom) - len(with_bom.decode(errors="ignore").encode())
+
+
+def test_a_file_in_another_encoding_is_replaced_in_no_time(tmp_path):
+    """Two megabytes of CP949 with a million broken sequences: copying the rest for each one took hours."""
+    (tmp_path / "a.txt").write_bytes("가나다라 ".encode("cp949") * 250_000)
+    counts = ReadCounts()
+    assert len(list(read_documents(tmp_path / "a.txt", encoding_errors="replace", counts=counts))) == 1
+    assert counts.replaced_bytes > 1_000_000
+
+
+def test_a_title_may_hold_quotes(tmp_path):
+    (tmp_path / "a.txt").write_text(
+        '<doc id="1" url="u" title=""Weird Al" Yankovic">\n"Weird Al" Yankovic\n\nHe sings.\n</doc>\n'
+    )
+    assert [d.paragraphs for d in read_documents(tmp_path / "a.txt")] == [("He sings.",)]
 
 
 def test_broken_bytes_are_replaced_and_counted(tmp_path):

@@ -248,6 +248,38 @@ def test_a_file_changed_after_a_kill_is_done_again(tmp_path, vocabulary, small):
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "undisturbed")
 
 
+def test_other_spellings_of_a_path_are_the_same_file(tmp_path, vocabulary, small, monkeypatch):
+    paths = write_texts(tmp_path / "text")
+    with pytest.raises(CorpusError, match="given twice"):
+        run([paths[0], paths[0].parent / ".." / "text" / paths[0].name], vocabulary, tmp_path / "out")
+    unit = prepare_module._units([str(paths[0])])[0]
+    monkeypatch.chdir(tmp_path)
+    assert prepare_module._key(unit) == prepare_module._key(prepare_module._units([f"text/{paths[0].name}"])[0])
+
+
+def test_a_cased_vocabulary_taken_as_lower_casing_is_warned_about(tmp_path):
+    cased = write_vocabulary(tmp_path / "vocab.txt", ["The", "Cat", "한국어"])
+    paths = write_texts(tmp_path / "text")
+    out = io.StringIO()
+    prepare(paths, tokenizer_folder=cased, out=tmp_path / "a", log=Log(screen=out))
+    assert "3 of 26 pieces" in out.getvalue()
+    assert "--cased" in out.getvalue()
+    out = io.StringIO()
+    prepare(paths, tokenizer_folder=cased, out=tmp_path / "b", lowercase=False, log=Log(screen=out))
+    assert "warning" not in out.getvalue()
+    assert "normalizer: preset bert, cased" in out.getvalue()
+    assert not Tokenizer.load(tmp_path / "b" / "tokenizer").normalizer.lowercase
+
+
+def test_another_tokenizer_in_its_folder_is_noticed(tmp_path, vocabulary):
+    prepare(write_texts(tmp_path / "text"), tokenizer_folder=vocabulary, out=tmp_path / "out", log=Log(quiet=True))
+    corpus = Corpus.open(tmp_path / "out")
+    assert corpus.tokenizer().fingerprint == corpus.tokenizer_fingerprint
+    Tokenizer.load(vocabulary, lowercase=False).save(tmp_path / "out" / "tokenizer")
+    with pytest.raises(ShardError, match="not the tokenizer this corpus was made with"):
+        corpus.tokenizer()
+
+
 def test_a_complete_corpus_is_left_alone(tmp_path, vocabulary):
     paths = write_texts(tmp_path / "in")
     run(paths, vocabulary, tmp_path / "out")

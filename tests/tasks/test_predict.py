@@ -126,5 +126,7 @@ def test_masks_that_cannot_be_filled(encoder, tokenizer):
         fill_masks(encoder, mlm, tokenizer, "the mask")
     with pytest.raises(InputError, match="beyond the 24"):
         fill_masks(encoder, mlm, tokenizer, "the " * 40 + "[MASK]")
+    with pytest.raises(InputError, match="beyond the 24"):  # what is cut off could change the answer
+        fill_masks(encoder, mlm, tokenizer, "[MASK] " + "the " * 40)
     with pytest.raises(InputError, match="top 0"):
         fill_masks(encoder, mlm, tokenizer, "the [MASK]", top=0)

@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 from bertsmith.errors import FileError, VocabularyError
+from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.text.vocabulary import SPECIAL_PIECES, Vocabulary, read_vocabulary
 
 PIECES = [*SPECIAL_PIECES, "[unused0]", "[unused12]", "\u2028", "##\u2028", "\u0085", "한", "##국", "a b"]
@@ -69,3 +70,20 @@ def test_refuses_what_is_no_text(tmp_path):
     for path in (tmp_path, tmp_path / "absent", tmp_path / "binary"):
         with pytest.raises(FileError, match=path.name):
             read_vocabulary(path)
+
+
+def test_further_special_pieces_are_neither_masked_nor_replacements():
+    words = Vocabulary([*SPECIAL_PIECES, "[NEW]", "a", "##b"], more_special=["[NEW]"])
+    assert words.special_ids == frozenset(range(6))
+    assert words.replacement_ids.tolist() == [6, 7]
+    assert pickle.loads(pickle.dumps(words)).special_ids == words.special_ids
+
+
+def test_a_folders_own_special_pieces_are_special(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_PIECES, "a", "##b"]) + "\n")
+    (tmp_path / "tokenizer_config.json").write_text('{"additional_special_tokens": ["[NEW]"]}')
+    words = Tokenizer.load(tmp_path).vocabulary
+    assert words.id_of("[NEW]") in words.special_ids
+    (tmp_path / "saved").mkdir()
+    Tokenizer.load(tmp_path).save(tmp_path / "saved")
+    assert Tokenizer.load(tmp_path / "saved").vocabulary.special_ids == words.special_ids
