@@ -106,8 +106,10 @@ class Model:
 
     def _saved_task(self) -> dict[str, Any]:
         """The task the folder was fine-tuned for, as long as its labels are still these."""
-        kept = self._task is not None and self.module.head is not None and self.labels == list(self._task.labels)
-        return {"task": self._task.to_mapping()} if self._task is not None and kept else {}
+        task = self._task
+        if task is None or self.module.head is None or self.labels != list(task.labels):
+            return {}
+        return {"task": task.to_mapping()}
 
     @property
     def device(self) -> torch.device:

@@ -104,9 +104,9 @@ def load_model(folder: Path | str) -> LoadedModel:
     config = config_from_json(mapping, where=str(folder / "config.json"))
     weights = find_weights(folder)
     found = _plan(config, weights)
-    tokenizer = _load_tokenizer(folder)
+    tokenizer, written = _load_tokenizer(folder), _read_own(folder)
     _check_pieces(folder, tokenizer, config.vocab_size)
-    _check_fingerprint(folder, tokenizer)
+    _check_fingerprint(folder, tokenizer, written)
     labels = _labels(mapping, weights, found, folder) if "label" in found.parts else None
     encoder, heads = _build(config, found, labels, mapping)
     _fill(encoder, heads, weights, found)
@@ -118,7 +118,7 @@ def load_model(folder: Path | str) -> LoadedModel:
         label=heads.get("label"),  # type: ignore[arg-type]
         labels=labels,
         tokenizer=tokenizer,
-        provenance=read_provenance(folder),
+        provenance=written.get("provenance", {}),
         architecture=_architecture(mapping, config, found.parts),
         missing=[part for part in OPTIONAL_PARTS if part not in found.parts],
         folder=folder,
@@ -162,6 +162,7 @@ def describe(folder: Path | str) -> dict[str, Any]:
         }
     except (CheckpointError, FileError) as error:
         problems.append(str(error))
+    written = _read_own(folder)
     try:
         tokenizer = _load_tokenizer(folder)
         normalizer = tokenizer.normalizer
@@ -172,10 +173,9 @@ def describe(folder: Path | str) -> dict[str, Any]:
             "fingerprint": tokenizer.fingerprint,
         }
         _check_pieces(folder, tokenizer, config.vocab_size)
-        _check_fingerprint(folder, tokenizer)
+        _check_fingerprint(folder, tokenizer, written)
     except BertsmithError as error:
         problems.append(str(error))
-    written = _read_own(folder)
     about["provenance"] = written.get("provenance", {})
     about["versions"] = {name: value for name, value in written.items() if name not in ("provenance", "tokenizer")}
     return about | {"fits": not problems, "problems": problems}
@@ -321,8 +321,8 @@ def _check_pieces(folder: Path, tokenizer: Tokenizer, table_rows: int) -> None:
         )
 
 
-def _check_fingerprint(folder: Path, tokenizer: Tokenizer) -> None:
-    trained = _read_own(folder).get("tokenizer")
+def _check_fingerprint(folder: Path, tokenizer: Tokenizer, written: Mapping[str, Any]) -> None:
+    trained = written.get("tokenizer")
     if trained is not None and trained != tokenizer.fingerprint:
         raise CheckpointError(
             f"{folder}: its tokenizer is not the one these weights were saved with (fingerprint "

@@ -82,9 +82,10 @@ def vocab(
         )
     if counts.distinct > len(counts.words):
         log.say(f"the {len(counts.words):,} most frequent words took part in merging")
-    lost = choose_alphabet(counts, limit_alphabet).left_out_rate
-    if lost:
-        log.say(f"--limit-alphabet leaves out {lost:.3%} of all characters")
+    if limit_alphabet is not None:
+        lost = choose_alphabet(counts, limit_alphabet).left_out_rate
+        if lost:
+            log.say(f"--limit-alphabet leaves out {lost:.3%} of all characters")
     report = vocabulary_report(tokenizer, reader(heldout) if heldout else _first(reader(texts), REPORT_CHARACTERS))
     if json:
         options.print_json({"folder": str(out), "pieces": len(vocabulary), "words": counts.total, "report": report})
