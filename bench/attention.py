@@ -1,6 +1,6 @@
 """Which attention is fastest on this CPU: forward and backward of the middle part, the projections left out.
 
-    python bench/attention.py [--rounds 7]
+    python bench/attention.py [--rounds 7] [--bf16]
 
 Rows: "equal" is 32 rows of 128 tokens, "ragged" as many with lengths between 16 and 128. Ways: "written out" is a
 matrix product, softmax, dropout and a product in ordinary autograd; "own backward" is bertsmith's; "sdpa" is
@@ -25,7 +25,9 @@ WIDTH, HEADS = 256, 4
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--bf16", action="store_true", help="in bfloat16 instead of float32")
+    options = parser.parse_args()
+    rounds, dtype = options.rounds, torch.bfloat16 if options.bf16 else torch.float32
     torch.manual_seed(0)
     ragged = sorted(torch.randint(16, 129, (32,)).tolist(), reverse=True)
     for name, lengths in (("equal", [128] * 32), ("ragged", ragged)):
@@ -37,15 +39,17 @@ def main() -> None:
                 "own backward, buckets": lambda x, rows=rows, p=dropout: own(x, rows, p),
                 "bertsmith's choice": lambda x, rows=rows, p=dropout: attention.attend(x, rows, heads=HEADS, dropout=p),
             }
-            for way, milliseconds in measured(ways, rows, rounds).items():
+            for way, milliseconds in measured(ways, rows, rounds, dtype).items():
                 print(f"{name:7} dropout {dropout}  {way:22} {milliseconds:7.1f} ms")
 
 
-def measured(ways: dict[str, Callable[[Tensor], Tensor]], rows: Rows, rounds: int) -> dict[str, float]:
+def measured(
+    ways: dict[str, Callable[[Tensor], Tensor]], rows: Rows, rounds: int, dtype: torch.dtype
+) -> dict[str, float]:
     """Medians over interleaved rounds, the first one not counted."""
     seconds: dict[str, list[float]] = {way: [] for way in ways}
-    qkv_T3D = torch.randn(rows.total, 3 * WIDTH, requires_grad=True)
-    grad_TD = torch.randn(rows.total, WIDTH)
+    qkv_T3D = torch.randn(rows.total, 3 * WIDTH, dtype=dtype, requires_grad=True)
+    grad_TD = torch.randn(rows.total, WIDTH, dtype=dtype)
     for _ in range(rounds + 1):
         for way, run in ways.items():
             start = time.perf_counter()

@@ -25,7 +25,7 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.trainers import WordPieceTrainer
 
-from bertsmith.corpus.documents import read_texts
+from bertsmith.corpus.documents import ReadCounts, read_texts
 from bertsmith.text.normalize import Normalizer
 from bertsmith.text.vocabulary import SPECIAL_PIECES
 from bertsmith.text.word_counts import count_files
@@ -82,7 +82,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     files = files[options.turn :] + files[: options.turn]
     start = time.perf_counter()
     if options.part == "ours":
-        counts = count_files(files, Normalizer(), reader=read_texts, workers=options.workers)
+        counts = count_files(files, Normalizer(), reader=read_texts, counts=ReadCounts(), workers=options.workers)
         counted = time.perf_counter() - start
         pieces = list(train_wordpiece(counts, size=options.size).pieces)
         details = {"counting_seconds": round(counted, 1), "words": counts.total, "distinct_words": counts.distinct}

@@ -194,6 +194,14 @@ def check_writable_folder(path: str | Path) -> None:
         probe.unlink()
 
 
+def check_writable_file(path: str | Path) -> None:
+    """FileError unless a file can be written at `path`; creates the folder it is to lie in."""
+    path = Path(path)
+    if path.is_dir():
+        raise FileError(f"{path}: is a folder; a file was to be written here")
+    check_writable_folder(path.parent)
+
+
 def check_own_folder(path: str | Path, mine: str, ours: Collection[str]) -> None:
     """FileError if `path` holds things and none of the names in `ours`, so that no other kind of folder is overwritten.
 

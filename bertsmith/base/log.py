@@ -71,12 +71,14 @@ class Progress:
     """
 
     def __init__(
-        self, log: Log, total: float | None, unit: str, label: str, *, done: float = 0, at_most: float = math.inf
-    ):
+        self, log: Log, total: float | None, unit: str, label: str, *,
+        done: float = 0, at_most: float = math.inf, begun: float | None = None,
+    ):  # fmt: skip
         self.at_most = at_most
         self.log, self.total, self.unit, self.label = log, total, unit, label
         self.done = self._first = done
-        self._begin = self._shown = time.monotonic()
+        self._shown = time.monotonic()
+        self._begin = self._shown if begun is None else begun  # by time.monotonic()
         self._terminal = log.screen.isatty()
 
     def __enter__(self) -> "Progress":

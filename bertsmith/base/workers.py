@@ -8,6 +8,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -25,7 +26,8 @@ def run_tasks(
     """(index, function(task, shared, tell)) of every task, in the order in which they end.
 
     One worker is this process. With several, `function` is a module's function, and `shared`, tasks and results pickle.
-    A BertsmithError in a worker is raised here.
+    What goes wrong in a worker is raised here: errors of the input and of the machine as they are, a bug of ours as a
+    RuntimeError with the worker's traceback.
     """
     if workers == 1 or len(tasks) <= 1:
         for index, task in enumerate(tasks):
@@ -50,6 +52,8 @@ def run_tasks(
                     tell(content[0])
                 elif kind == "failed":
                     raise _rebuilt(*content)
+                elif kind == "raised":
+                    raise content[0]
                 else:
                     yield content[0], content[1]
                     following = next(left, None)
@@ -123,6 +127,12 @@ def _work(pipe: Connection, function: Callable[[Any, Any, Tell], Any], shared: A
                 result = function(task, shared, tell)
             except BertsmithError as error:
                 pipe.send(("failed", type(error), str(error)))
+                return
+            except (OSError, MemoryError) as error:
+                pipe.send(("raised", error))
+                return
+            except Exception:  # noqa: BLE001 - nothing is swallowed: the parent raises it with these lines
+                pipe.send(("raised", RuntimeError(f"in a worker process:\n{traceback.format_exc()}")))
                 return
             pipe.send(("done", index, result))
     except (EOFError, ConnectionError):

@@ -86,7 +86,7 @@ def config_to_json(
 def config_from_json(mapping: Mapping[str, Any], *, where: str) -> BertConfig:
     """Our configuration from a config.json's content. CheckpointError for another family or what we cannot compute."""
     kind = mapping.get("model_type", "bert" if "hidden_size" in mapping else None)  # the oldest folders do not say
-    if kind not in TABLES:
+    if not isinstance(kind, str) or kind not in TABLES:
         raise CheckpointError(f"{where}: model_type is {kind!r}; bertsmith reads {', '.join(TABLES)}")
     for key, allowed in ONLY.items():
         if mapping.get(key, allowed[0]) not in allowed:

@@ -92,10 +92,10 @@ def predict(
         raise UsageError("TEXT and --input were both given; choose one")
     from bertsmith.base.log import Log
     from bertsmith.tasks.readers.table import Example
-    from bertsmith.train.evaluate import load_label_model, predict_file, prediction_format, write_predictions
+    from bertsmith.train.evaluate import check_predictions, load_label_model, predict_file, write_predictions
 
     if output is not None:
-        prediction_format(output)
+        check_predictions(output)
     log = Log(quiet=quiet)
     if input is not None:
         found = predict_file(

@@ -131,7 +131,7 @@ def _text(data: Sequence[Path], labels: Path | None, out: Path, log: Log) -> dem
 
 
 def _vocabulary(text: demo_text.DemoText, out: Path, log: Log) -> Path:
-    from bertsmith.corpus.documents import read_texts
+    from bertsmith.corpus.documents import ReadCounts, read_texts
     from bertsmith.text.normalize import Normalizer
     from bertsmith.text.tokenizer import Tokenizer
     from bertsmith.text.word_counts import count_files
@@ -139,7 +139,7 @@ def _vocabulary(text: demo_text.DemoText, out: Path, log: Log) -> Path:
 
     folder = out / "vocabulary"
     normalizer = Normalizer(preset="unicode-safe")
-    counts = count_files([text.train], normalizer, reader=read_texts)
+    counts = count_files([text.train], normalizer, reader=read_texts, counts=ReadCounts())
     with Progress(log, VOCABULARY, "pieces", "vocabulary") as progress:
 
         def show(stage: str, done: int, total: int) -> None:

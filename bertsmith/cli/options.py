@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -111,11 +112,13 @@ class Stages:
         self.log, self.labels = log, labels
         self.stage: str | None = None
         self.progress: Progress | None = None
+        self.begun = time.monotonic()  # a stage is first heard of when some of it is done
 
     def advance(self, stage: str, done: int, total: int) -> None:
         if stage != self.stage or self.progress is None:
             unit, label = self.labels.get(stage, ("", stage))
-            self.stage, self.progress = stage, Progress(self.log, total, unit, label)
+            self.stage, self.progress = stage, Progress(self.log, total, unit, label, begun=self.begun)
         self.progress.advance(done - self.progress.done)
         if done >= total:
             self.log.clear_live()
+            self.begun = time.monotonic()

@@ -51,11 +51,12 @@ def vocab(
     """
     from bertsmith.base.files import check_readable, check_writable_folder, fresh_folder
     from bertsmith.base.log import Log
-    from bertsmith.corpus.documents import read_texts
+    from bertsmith.corpus.documents import ReadCounts, read_texts
     from bertsmith.text.normalize import Normalizer
     from bertsmith.text.report import show_report, vocabulary_report
     from bertsmith.text.tokenizer import Tokenizer
-    from bertsmith.text.word_counts import LONGEST_WORD, count_files
+    from bertsmith.text.vocabulary import LONGEST_WORD
+    from bertsmith.text.word_counts import count_files
     from bertsmith.text.wordpiece import choose_alphabet, train_wordpiece
 
     log = Log(quiet=quiet)
@@ -66,8 +67,9 @@ def vocab(
     reader = partial(read_texts, format=format, field=field, encoding_errors=encoding_errors)
     normalizer = Normalizer(preset, lowercase=not cased)
     stages = options.Stages(log, {"count": ("bytes", "counting words"), "merge": ("pieces", "merging pairs")})
+    read = ReadCounts()
     counts = count_files(
-        texts, normalizer, reader=reader, workers=options.processes(workers), on_progress=stages.advance
+        texts, normalizer, reader=reader, counts=read, workers=options.processes(workers), on_progress=stages.advance
     )
     vocabulary = train_wordpiece(
         counts, size=size, unused=unused, limit_alphabet=limit_alphabet, min_count=min_count, on_progress=stages.advance
@@ -75,7 +77,8 @@ def vocab(
     tokenizer = Tokenizer(vocabulary, normalizer)
     with fresh_folder(out) as folder:  # before the report: what is wrong with held-out text costs no vocabulary
         tokenizer.save(folder)
-    log.say(f"{out}: {len(vocabulary):,} pieces from {counts.total:,} words ({counts.distinct:,} different)")
+    log.say(f"{out}: {len(vocabulary):,} pieces from {counts.total:,} words and marks ({counts.distinct:,} different)")
+    read.tell(log)
     if counts.too_long:
         log.say(
             f"not counted: {counts.too_long:,} words of more than {LONGEST_WORD} characters, which are always [UNK]"

@@ -191,7 +191,9 @@ def _between_marks(source: TextSource) -> Iterator[tuple[list[str], str | None]]
                 yield _BLANK.split(held[at : match.start()]), match[0]
                 at = match.end()
         border = held.rfind("\n\n", at) + 2
-        if border >= at + 2:
+        if border < at + 2:  # perhaps the blank lines hold spaces
+            border = max((blank.end() for blank in _BLANK.finditer(held, at)), default=0)
+        if border > at:
             yield _BLANK.split(held[at:border]), None
             at = border
         while len(held) - at > PARAGRAPH_LIMIT:

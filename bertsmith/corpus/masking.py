@@ -1,7 +1,8 @@
 """Masked-LM corruption of one instance (Devlin et al., 2018, section 3.1; create_pretraining_data.py).
 
 What differs from the 2018 code: a random token is never a special piece (there any id), no special token is ever chosen
-([UNK] was), and whole words end at a special token (a cut word after [SEP] was joined to the word before it).
+([UNK] was), whole words end at a special token (a cut word after [SEP] was joined to the word before it), and there is
+always a target where there is anything to choose (a short instance of long words had none).
 Whole-word masking here takes bits that say where a word starts, not ##, so it serves any script and vocabulary.
 
 Dimension key: L tokens of the instance, C candidates, K targets, W words, V replacements.
@@ -38,8 +39,8 @@ def mask_tokens(
     are fewer. `replacements` are the ids a random token may become: no special ones.
 
     With `word_starts` [L] (True where a word begins) whole words are chosen; one that would overflow K is passed over,
-    so K may come out smaller, even 0 in a very short instance. `coin` says whether the rule is drawn for each "piece",
-    as in 2018, or once for each "word".
+    so K may come out smaller. Where not one word fits, K pieces at the start of a word are taken. `coin` says whether
+    the rule is drawn for each "piece", as in 2018, or once for each "word".
 
     >>> ids = np.array([2, 17, 18, 19, 3])
     >>> maskable = np.array([False, True, True, True, False])
@@ -126,5 +127,8 @@ def _whole_words(
             left -= size
             if not left:
                 break
+    if left == count:  # a short instance of long words; without a target it would be read for nothing
+        head_C = (word_of_C == order_W[0]).nonzero()[0][:count]
+        return candidates_C[head_C], word_of_C[head_C]
     chosen_C = chosen_W[word_of_C]
     return candidates_C[chosen_C], word_of_C[chosen_C]

@@ -33,7 +33,7 @@ from bertsmith.base.log import Log, Progress
 from bertsmith.base.workers import Tell, run_tasks
 from bertsmith.corpus.documents import Document, ReadCounts, read_documents
 from bertsmith.corpus.sentences import split_sentences
-from bertsmith.corpus.shards import CORPUS_MAGIC, VERSION, Corpus, Shard, write_shard
+from bertsmith.corpus.shards import CORPUS_MAGIC, VERSION, Corpus, Shard, token_dtype, write_shard
 from bertsmith.errors import ConfigError, CorpusError, FileError
 from bertsmith.text.tokenizer import Tokenizer
 
@@ -371,7 +371,7 @@ class _Part:
 
     def _tokenize(self) -> None:
         ids, lengths, word_starts = self.tokenizer.sentence_ids(self._batch)
-        self._ids.append(ids.astype(np.uint16) if self._size <= 65_535 else ids)
+        self._ids.append(ids.astype(token_dtype(self._size), copy=False))
         self._lengths.append(lengths)
         self._word_starts.append(word_starts)
         self._batch, self._characters = [], 0
@@ -458,13 +458,11 @@ def _manifest(
 
 def _report(counts: dict[str, int], log: Log) -> None:
     log.say(f"{counts['documents']:,} documents, {counts['sentences']:,} sentences, {counts['tokens']:,} tokens")
-    skipped = counts["empty_documents"] + counts["dropped_documents"]
-    if skipped:
-        log.say(f"{skipped:,} empty documents skipped")
-    if counts["cut_documents"]:
-        log.warn(f"documents too long to be held whole were cut, {counts['cut_documents']:,} times")
-    if counts["replaced_bytes"]:
-        log.warn(f"{counts['replaced_bytes']:,} broken bytes were replaced by U+FFFD")
+    ReadCounts(
+        empty_documents=counts["empty_documents"] + counts["dropped_documents"],
+        cut_documents=counts["cut_documents"],
+        replaced_bytes=counts["replaced_bytes"],
+    ).tell(log)
     if 2 * counts["one_sentence_documents"] > counts["documents"]:
         log.warn(
             f"{counts['one_sentence_documents']:,} of {counts['documents']:,} documents have one sentence only; next-"

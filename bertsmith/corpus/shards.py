@@ -192,9 +192,9 @@ def write_shard(
     assert len(tokens) == sentence_lengths.sum() == len(word_starts)
     assert len(sentence_lengths) == document_lengths.sum()
     sentence_lengths, document_lengths = _cut_long(sentence_lengths, document_lengths)
-    token_bytes = 2 if vocabulary_size <= 65_535 else 4
+    dtype = token_dtype(vocabulary_size)
     content = {
-        "tokens.bin": tokens.astype(f"<u{token_bytes}", copy=False).tobytes(),
+        "tokens.bin": tokens.astype(dtype, copy=False).tobytes(),
         "sentences.idx": sentence_lengths.astype("<u2").tobytes(),
         "documents.idx": document_lengths.astype("<u4").tobytes(),
         "word_starts.bin": np.packbits(word_starts).tobytes(),
@@ -204,7 +204,7 @@ def write_shard(
         "version": VERSION,
         "fingerprint": fingerprint,
         "vocabulary_size": vocabulary_size,
-        "token_bytes": token_bytes,
+        "token_bytes": dtype.itemsize,
         "tokens": len(tokens),
         "sentences": len(sentence_lengths),
         "documents": len(document_lengths),
@@ -226,6 +226,11 @@ def _cut_long(sentence_lengths: np.ndarray, document_lengths: np.ndarray) -> tup
     cut[np.cumsum(pieces) - 1] = sentence_lengths - (pieces - 1) * LONGEST_SENTENCE
     starts = np.concatenate([[0], np.cumsum(document_lengths)[:-1]])
     return cut, np.add.reduceat(pieces, starts)
+
+
+def token_dtype(vocabulary_size: int) -> np.dtype[Any]:
+    """What the ids of such a vocabulary are stored as."""
+    return np.dtype("<u2" if vocabulary_size <= 65_535 else "<u4")
 
 
 def _sizes(tokens: int, sentences: int, documents: int, token_bytes: int) -> dict[str, int]:

@@ -6,17 +6,20 @@ start is dropped, CRLF and CR become LF. Refused with the reason: UTF-16, binary
 in the unpacked stream), files that end too early.
 """
 
+import codecs
+import contextlib
 import gzip
 import hashlib
 import tarfile
+import unicodedata
 import zlib
-from codecs import utf_8_decode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from bertsmith.base.files import explain_os_error, explained
+from bertsmith.base.log import Log
 from bertsmith.errors import CorpusError, MissingExtra
 
 CHUNK = 1 << 20  # bytes read at a time
@@ -49,6 +52,25 @@ class ReadCounts:
     bytes: int = 0  # unpacked
     file_bytes: int = 0  # on disk
     sha256: dict[str, str] = field(default_factory=dict)  # path -> checksum of the file on disk, once read to its end
+
+    def add(self, other: "ReadCounts") -> None:
+        """What was seen elsewhere, in other files."""
+        self.documents += other.documents
+        self.empty_documents += other.empty_documents
+        self.cut_documents += other.cut_documents
+        self.replaced_bytes += other.replaced_bytes
+        self.bytes += other.bytes
+        self.file_bytes += other.file_bytes
+        self.sha256.update(other.sha256)
+
+    def tell(self, log: Log) -> None:
+        """What a person should know of: skipped, cut, replaced."""
+        if self.empty_documents:
+            log.say(f"{self.empty_documents:,} empty documents skipped")
+        if self.cut_documents:
+            log.warn(f"documents too long to be held whole were cut, {self.cut_documents:,} times")
+        if self.replaced_bytes:
+            log.warn(f"{self.replaced_bytes:,} broken bytes were replaced by U+FFFD")
 
 
 class Readable(Protocol):
@@ -91,7 +113,7 @@ class TextSource:
     def _decode(self, data: bytes, offset: int, *, final: bool) -> tuple[str, int]:
         """The text of `data` and how many bytes were used: a sequence may go on in the next piece unless `final`."""
         try:
-            return utf_8_decode(data, "strict", final)
+            return codecs.utf_8_decode(data, "strict", final)
         except UnicodeDecodeError as error:
             if not self.replace:
                 place, byte = offset + error.start, data[error.start]
@@ -99,7 +121,7 @@ class TextSource:
                     f"{self.name}: not UTF-8 at byte offset {place:,} (0x{byte:02x}, {error.reason}); "
                     "convert the file to UTF-8, or let such bytes be replaced: --encoding-errors replace"
                 ) from error
-        text, used = utf_8_decode(data, "replace", final)
+        text, used = codecs.utf_8_decode(data, "replace", final)
         # Each broken sequence has become one U+FFFD; those that stood in the text were whole before.
         new = text.count("\ufffd") - data.count("\ufffd".encode(), 0, used)
         self.counts.replaced_bytes += used - (len(text.encode()) - 3 * new)
@@ -114,12 +136,25 @@ class TextSource:
                     raise CorpusError(f"{self.name}: looks like {what}; UTF-8 text was expected")
         zero = data.find(b"\0")
         if zero >= 0:
-            if self.bytes == 0 and data[:2000].count(0) > len(data[:2000]) // 4:
+            if self.bytes == 0 and _looks_wide(data[:2000]):
                 raise CorpusError(
                     f"{self.name}: looks like UTF-16 (or UTF-32) without its mark; convert it to UTF-8 with iconv"
                 )
             place = f"a zero byte at offset {self.bytes + zero:,}"
             raise CorpusError(f"{self.name}: {place}: this is a binary file; UTF-8 text was expected")
+
+
+def _looks_wide(head: bytes) -> bool:
+    """Whether it reads as UTF-16 or UTF-32; not all of it is ASCII with zeros between."""
+    if head.count(0) > len(head) // 4:
+        return True
+    for encoding in ("utf-16-le", "utf-16-be"):
+        with contextlib.suppress(UnicodeDecodeError):
+            text = codecs.getincrementaldecoder(encoding)().decode(head)
+            rare = sum(unicodedata.category(character) in ("Cc", "Cn", "Co") for character in text)
+            if rare == sum(map(text.count, "\t\r\n")) and set(text) & {" ", "\n"}:
+                return True
+    return False
 
 
 def text_sources(path: Path, encoding_errors: str, counts: ReadCounts) -> Iterator[TextSource]:

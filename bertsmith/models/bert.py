@@ -19,6 +19,11 @@ from bertsmith.nn.embeddings import Embeddings
 from bertsmith.nn.layers import FeedForward, PostNormLayer, PreNormLayer, initialise
 from bertsmith.nn.rows import Rows
 
+# The largest sizes that are taken for meant; beyond them only the numbers' room would set an end.
+LARGEST = {"depth": 1_000, "segments": 1_000, "heads": 1_000} | dict.fromkeys(
+    ("vocab_size", "width", "ffn_width", "max_length"), 10_000_000
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
@@ -35,9 +40,9 @@ class BertConfig:
     pre_norm: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "width", "depth", "heads", "ffn_width", "max_length", "segments"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name, largest in LARGEST.items():
+            if not 1 <= getattr(self, name) <= largest:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 1 to {largest:,}")
         if self.width % self.heads:
             raise ConfigError(
                 f"width {self.width} cannot be split among {self.heads} heads; choose a multiple of {self.heads}"

@@ -2,7 +2,8 @@
 
 The projection and the output are token-wise; only `attend` in the middle looks at `Rows`. Which kernel it takes:
 - CUDA, half precision, no attention dropout: variable-length flash attention, which has no dropout and no mask;
-- dropout: products and softmax written out, with a backward pass of our own (see `_DroppedAttention`);
+- dropout, or short rows in half precision to learn from on a CPU: products and softmax written out, with a backward
+  pass of our own (see `_WrittenOut`);
 - otherwise: scaled_dot_product_attention, one dense call for each bucket of rows.
 The measurements behind this are in bench/attention.py.
 
@@ -18,6 +19,9 @@ from torch.nn.attention.varlen import varlen_attn
 
 from bertsmith.nn.dropout import dropped, keep_scale
 from bertsmith.nn.rows import Bucket, Rows
+
+# Up to here torch's fused kernel in bf16 takes 1.1 to 4.9 times as long, forward and backward (two AMX cores).
+SHORT = 256
 
 
 class SelfAttention(nn.Module):
@@ -84,8 +88,8 @@ def _attend_bucket(qkv_T3D: Tensor, bucket: Bucket, heads: int, dropout: float) 
     filled_up = bucket.slot_tokens_P is not None
     qkv_P3D = _FillUp.apply(qkv_T3D, bucket.slot_tokens_P, bucket.token_slots_T) if filled_up else qkv_T3D
     qkv_3RHLW = qkv_P3D.view(bucket.rows, bucket.longest, 3, heads, -1).permute(2, 0, 3, 1, 4)
-    if dropout > 0.0:
-        mixed_PD = _attend_dropped(qkv_3RHLW, bucket.keep_RL, dropout)
+    if dropout > 0.0 or _short_half(qkv_3RHLW):
+        mixed_PD = _attend_written_out(qkv_3RHLW, bucket.keep_RL, dropout)
     else:
         q_RHLW, k_RHLW, v_RHLW = qkv_3RHLW
         keep_R11L = None if bucket.keep_RL is None else bucket.keep_RL[:, None, None, :]
@@ -94,7 +98,17 @@ def _attend_bucket(qkv_T3D: Tensor, bucket: Bucket, heads: int, dropout: float) 
     return _TakeOut.apply(mixed_PD, bucket.token_slots_T) if filled_up else mixed_PD
 
 
-def _attend_dropped(qkv_3RHLW: Tensor, keep_RL: Tensor | None, dropout: float) -> Tensor:
+def _short_half(qkv_3RHLW: Tensor) -> bool:
+    """What the fused kernel on a CPU is slow at."""
+    return (
+        qkv_3RHLW.device.type == "cpu"
+        and qkv_3RHLW.dtype == torch.bfloat16
+        and qkv_3RHLW.requires_grad
+        and qkv_3RHLW.shape[3] <= SHORT
+    )
+
+
+def _attend_written_out(qkv_3RHLW: Tensor, keep_RL: Tensor | None, dropout: float) -> Tensor:
     _, rows, heads, length, head_width = qkv_3RHLW.shape
     q_NLW, k_NLW, v_NLW = qkv_3RHLW.reshape(3, rows * heads, length, head_width)
     bias_N1L = None
@@ -103,11 +117,11 @@ def _attend_dropped(qkv_3RHLW: Tensor, keep_RL: Tensor | None, dropout: float) -
             ~keep_RL, float("-inf")
         )
         bias_N1L = bias_RL.repeat_interleave(heads, 0)[:, None, :]
-    mixed_NLW = _DroppedAttention.apply(q_NLW, k_NLW, v_NLW, bias_N1L, dropout)
+    mixed_NLW = _WrittenOut.apply(q_NLW, k_NLW, v_NLW, bias_N1L, dropout)
     return mixed_NLW.view(rows, heads, length, head_width).transpose(1, 2).reshape(rows * length, heads * head_width)
 
 
-class _DroppedAttention(torch.autograd.Function):
+class _WrittenOut(torch.autograd.Function):
     """softmax(q k' / sqrt(W)) with dropout, times v; ordinary autograd would make five more passes over [N, L, L].
 
     With p the softmax, m the scaled mask and o the output, dp = m * (do v'), and the softmax's backward pass,
@@ -128,7 +142,9 @@ class _DroppedAttention(torch.autograd.Function):
             else:
                 scores_NLL = torch.baddbmm(bias_N1L.expand(-1, q_NLW.shape[1], -1), q_NLW, k_NWL, alpha=scale)
             p_NLL = torch.softmax(scores_NLL, -1, dtype=torch.float32).to(q_NLW.dtype)
-            if p_NLL.device.type == "cpu":
+            if dropout == 0.0:
+                kept_NLL = p_NLL
+            elif p_NLL.device.type == "cpu":
                 kept_NLL = keep_scale(p_NLL, dropout).mul_(p_NLL)
             else:
                 kept_NLL = dropped(p_NLL, dropout, True)

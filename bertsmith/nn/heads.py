@@ -95,7 +95,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 scores_kV = (
                     torch.addmm(bias_V, x_kD, table_VD.t())
                     if x_kD.dtype == bias_V.dtype
-                    else (x_kD @ table_VD.t()).float() + bias_V
+                    else (x_kD @ table_VD.t()).float().add_(bias_V)
                 )
                 top_k1, target_k1 = scores_kV.amax(-1, keepdim=True), scores_kV.gather(1, targets_k1)
                 correct += (target_k1 >= top_k1).sum()

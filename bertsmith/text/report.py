@@ -1,7 +1,7 @@
 """How well a vocabulary fits a text: pieces per word, unknown rate, longest pieces, coverage by script.
 
-A word is what stands between white space, so that pieces per word compares vocabularies that split punctuation or CJK
-in different ways. A character is unknown when it lies inside an [UNK] token; what normalization removes is not.
+A word is here what stands between white space, so that pieces per word compares vocabularies that split punctuation or
+CJK in different ways. A character is unknown when it lies inside an [UNK] token; what normalization removes is not.
 """
 
 import functools
@@ -18,7 +18,6 @@ LONGEST = 20
 
 # First word of a character's Unicode name -> script, for letters; other letters go by that word itself.
 SCRIPTS = {"CJK": "Han", "IDEOGRAPHIC": "Han", "KATAKANA-HIRAGANA": "Katakana", "MODIFIER": "Latin"}
-WIDTHS = {"FULLWIDTH", "HALFWIDTH"}
 
 
 def vocabulary_report(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Any]:
@@ -70,7 +69,7 @@ def show_report(report: dict[str, Any]) -> str:
     """The report as lines for people."""
     lines = [
         f"pieces in the vocabulary  {report['vocabulary']:,} ({report['pieces_used']:,} of them used)",
-        f"words                     {report['words']:,}",
+        f"words by white space      {report['words']:,}",
         f"pieces                    {report['pieces']:,}",
         f"pieces per word           {_figure(report['pieces_per_word'], '.3f')}",
         f"unknown rate              {_figure(report['unknown_rate'], '.4%')} ({report['unknown']:,} pieces)",
@@ -87,14 +86,14 @@ def show_report(report: dict[str, Any]) -> str:
 def script_of(character: str) -> str:
     """Latin, Hangul, Han, ...; Digit, Punctuation, Symbol, Mark or Other for what is no letter. From the Unicode name.
 
-    >>> [script_of(character) for character in "aé한漢ァя7!"]
-    ['Latin', 'Latin', 'Hangul', 'Han', 'Katakana', 'Cyrillic', 'Digit', 'Punctuation']
+    >>> [script_of(character) for character in "aé한漢ァя7!µ"]
+    ['Latin', 'Latin', 'Hangul', 'Han', 'Katakana', 'Cyrillic', 'Digit', 'Punctuation', 'Greek']
     """
     category = unicodedata.category(character)
     if category[0] != "L":
         return {"N": "Digit", "P": "Punctuation", "S": "Symbol", "M": "Mark"}.get(category[0], "Other")
-    name = unicodedata.name(character, "OTHER").split()
-    word = name[1] if name[0] in WIDTHS and len(name) > 1 else name[0]
+    plain = unicodedata.normalize("NFKC", character)[0]  # a micro sign is a mu, a wide A an A
+    word = unicodedata.name(plain, "OTHER").split()[0]
     return SCRIPTS.get(word, word.capitalize())
 
 

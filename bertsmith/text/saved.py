@@ -5,19 +5,19 @@ normalizer comes from tokenizer_config.json and the one in tokenizer.json is ign
 the other way round. A folder whose two files contradict each other is refused, not guessed at.
 """
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from bertsmith.base.files import read_text, write_file
 from bertsmith.errors import VocabularyError
 from bertsmith.text.normalize import Normalizer, from_tokenizers_json
-from bertsmith.text.vocabulary import SPECIAL_PIECES, Vocabulary, read_vocabulary
+from bertsmith.text.vocabulary import LONGEST_WORD, SPECIAL_PIECES, Vocabulary, read_vocabulary
 
 CONFIG_DECIDES = {f"{name}Tokenizer{kind}" for name in ("Bert", "Electra", "DistilBert") for kind in ("", "Fast")}
-LONGEST_WORD = 100  # characters; a longer word is [UNK], as in Hugging Face (200 in tokenization.py of 2018)
 FIELDS = {
     "[PAD]": "pad_token",
     "[UNK]": "unk_token",
@@ -53,9 +53,11 @@ def read_parts(source: str | Path, *, lowercase: bool | None = None, preset: str
     """Reads a vocab.txt, a tokenizer.json, or a folder; `lowercase` and `preset` overrule what stands there."""
     path = Path(source)
     if path.is_dir():
-        parts = _from_folder(path, chosen=lowercase is not None or preset is not None)
+        with _as_written(path):
+            parts = _from_folder(path, chosen=lowercase is not None or preset is not None)
     elif path.suffix == ".json":
-        parts = _from_json(path)
+        with _as_written(path):
+            parts = _from_json(path)
     else:
         # Nothing in a vocab.txt says whether it is cased; lower-casing is transformers' default as well.
         parts = Parts(read_vocabulary(path), Normalizer())
@@ -65,6 +67,17 @@ def read_parts(source: str | Path, *, lowercase: bool | None = None, preset: str
     if lowercase is not None and lowercase != normalizer.lowercase:
         normalizer = dataclasses.replace(normalizer, lowercase=lowercase, strip_accents=None)
     return dataclasses.replace(parts, normalizer=normalizer)
+
+
+@contextlib.contextmanager
+def _as_written(path: Path) -> Iterator[None]:
+    """JSON can have any shape; where it has not the one that is read here, that is an error of the file."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise VocabularyError(
+            f"{path}: not as the tokenizers library or transformers write a tokenizer ({type(error).__name__}: {error})"
+        ) from error
 
 
 def write_parts(folder: Path, parts: Parts, tokenizer_json: str, *, max_length: int | None) -> None:

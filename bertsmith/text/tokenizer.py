@@ -25,8 +25,8 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 from bertsmith.base.files import sha256_of
 from bertsmith.errors import ConfigError, InputError, VocabularyError
 from bertsmith.text.normalize import Normalizer, first_mark, last_mark
-from bertsmith.text.saved import LONGEST_WORD, AddedPiece, Parts, read_parts, write_parts
-from bertsmith.text.vocabulary import CONTINUES, Vocabulary
+from bertsmith.text.saved import AddedPiece, Parts, read_parts, write_parts
+from bertsmith.text.vocabulary import CONTINUES, LONGEST_WORD, Vocabulary
 
 Result = TypeVar("Result")
 TRUNCATIONS = ("longest_first", "first", "second")

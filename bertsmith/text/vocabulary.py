@@ -15,6 +15,7 @@ from bertsmith.errors import VocabularyError
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUES = "##"
+LONGEST_WORD = 100  # characters; a longer word is [UNK], as in Hugging Face (200 in tokenization.py of 2018)
 
 
 class Vocabulary:

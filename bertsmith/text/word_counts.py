@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Any, Protocol
 
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
@@ -26,8 +27,8 @@ from bertsmith.base.files import check_readable, explained
 from bertsmith.base.workers import Tell, run_tasks
 from bertsmith.errors import ConfigError
 from bertsmith.text.normalize import Normalizer
+from bertsmith.text.vocabulary import LONGEST_WORD
 
-LONGEST_WORD = 100  # characters; max_input_chars_per_word of BERT's WordPiece
 SPILL_AT = 1_000_000  # distinct strings a process holds, about 250 MB with their words
 KEEP = 1_000_000  # distinct words that take part in merging
 SLAB = 1 << 20  # characters counted in one go
@@ -42,7 +43,20 @@ SAFE_CUT = re.compile(
 SAFE_CUT_CJK = re.compile(SAFE_CUT.pattern + r"|(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])")  # with split_cjk only
 
 Progress = Callable[[str, int, int], None]  # (stage, done, total)
-Reader = Callable[[Sequence[Path]], Iterable[str]]
+
+
+class Tally(Protocol):
+    """What a reader counts while it reads: at least the bytes on disk. `type(tally)()` starts from nothing."""
+
+    file_bytes: int
+
+    def add(self, other: Any) -> None: ...
+
+
+class Reader(Protocol):
+    """The texts of files, one by one; what it reads is counted in `counts`."""
+
+    def __call__(self, paths: Sequence[Path], /, *, counts: Any) -> Iterable[str]: ...
 
 
 @dataclass(frozen=True)
@@ -83,6 +97,7 @@ def count_files(
     normalizer: Normalizer,
     *,
     reader: Reader,
+    counts: Tally,
     workers: int = 1,
     limit: int = SPILL_AT,
     keep: int = KEEP,
@@ -91,8 +106,9 @@ def count_files(
 ) -> WordCounts:
     """Counts the words of files, each read whole by one of `workers` processes; the same as count_words of their texts.
 
-    `reader([path])` yields the texts of a file; with several workers it must be picklable (a function of a module, or a
-    functools.partial of one). `on_progress("count", bytes_done, bytes)` hears of each finished file, in bytes on disk.
+    `reader([path], counts=tally)` yields the texts of a file; with several workers it must be picklable (a function of
+    a module, or a functools.partial of one). What it counted in all files is added to `counts`.
+    `on_progress("count", bytes_done, bytes)` hears how much has been read, in bytes on disk.
     """
     if workers < 1:
         raise ConfigError(f"{workers} workers: at least 1 is needed")
@@ -104,20 +120,21 @@ def count_files(
     total = sum(size for _, size in sized)
     done = 0
 
-    def finished(size: int) -> None:
+    def tell(amount: int) -> None:
         nonlocal done
-        done += size
+        done += amount
         if on_progress is not None:
             on_progress("count", done, total)
 
     runs: list[Path] = []
     too_long = 0
     with _scratch_folder(scratch) as folder:
-        shared = _Shared(normalizer, reader, folder, limit)
+        shared = _Shared(normalizer, reader, type(counts), folder, limit)
         tasks = list(enumerate(_shares(sized, workers)))
-        for _, counted in run_tasks(_count_share, tasks, shared=shared, workers=workers, tell=finished):
+        for _, counted in run_tasks(_count_share, tasks, shared=shared, workers=workers, tell=tell):
             runs += counted[0]
             too_long += counted[1]
+            counts.add(counted[2])
         return _gather(runs, too_long, folder, keep)
 
 
@@ -127,6 +144,7 @@ class _Shared:
 
     normalizer: Normalizer
     reader: Reader
+    tally: Callable[[], Tally]
     folder: str
     limit: int
 
@@ -217,15 +235,27 @@ def _shares(sized: list[tuple[Path, int]], workers: int) -> list[list[tuple[Path
     return [share for share in shares if share]
 
 
-def _count_share(task: tuple[int, list[tuple[Path, int]]], shared: _Shared, finished: Tell) -> tuple[list[Path], int]:
-    """The sorted runs of one share of the files, and how many words were too long."""
+def _count_share(
+    task: tuple[int, list[tuple[Path, int]]], shared: _Shared, tell: Tell
+) -> tuple[list[Path], int, Tally]:
+    """The sorted runs of one share of the files, how many words were too long, and what the reader counted."""
     number, share = task
-    counter = _WordCounter(shared.normalizer, shared.folder, f"run-{number}", shared.limit)
-    for path, size in share:
-        counter.add(shared.reader([path]))
-        finished(size)
+    counter, tally = _WordCounter(shared.normalizer, shared.folder, f"run-{number}", shared.limit), shared.tally()
+    told = 0
+
+    def watched(texts: Iterable[str]) -> Iterator[str]:
+        nonlocal told
+        for text in texts:
+            yield text
+            if tally.file_bytes - told > 200_000:
+                tell(tally.file_bytes - told)
+                told = tally.file_bytes
+
+    for path, _ in share:
+        counter.add(watched(shared.reader([path], counts=tally)))
     counter.spill()
-    return counter.runs, counter.too_long
+    tell(tally.file_bytes - told)
+    return counter.runs, counter.too_long, tally
 
 
 def _gather(runs: list[Path], too_long: int, folder: str | Path, keep: int) -> WordCounts:

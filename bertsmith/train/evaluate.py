@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertsmith.base.files import check_writable_folder, write_file
+from bertsmith.base.files import check_writable_file, write_file
 from bertsmith.base.log import Log
 from bertsmith.checkpoints.folder import LoadedModel, load_model
 from bertsmith.errors import CheckpointError, TaskError
@@ -75,10 +75,9 @@ def evaluate(
     may have them in any order and need not have all; one the model does not know is a TaskError with both lists.
     """
     if predictions is not None:
-        prediction_format(predictions)
-    for path in (scores, predictions):
-        if path is not None:
-            check_writable_folder(Path(path).parent)
+        check_predictions(predictions)
+    if scores is not None:
+        check_writable_file(scores)
     ready = model if isinstance(model, LabelFolder) else load_label_model(model, device=device, precision=precision)
     examples = _examples(ready, data, columns, labelled=True, log=log)
     check_labels(examples, ready.labels, data, known_from=f"the labels of {ready.folder}")
@@ -111,8 +110,7 @@ def predict_file(
 ) -> list[tuple[Example, LabelPrediction]]:
     """A prediction for each row of a table (or each line of a .txt file); labels in it are not looked at."""
     if predictions is not None:
-        prediction_format(predictions)
-        check_writable_folder(Path(predictions).parent)
+        check_predictions(predictions)
     ready = model if isinstance(model, LabelFolder) else load_label_model(model, device=device, precision=precision)
     examples = _examples(ready, data, columns, labelled=False, log=log)
     answers = ready.predict([example.item for example in examples], log=log)
@@ -128,20 +126,20 @@ def write_predictions(
 
     csv and jsonl also hold the texts, if given; tsv does not, since a tab in a text would break the table.
     """
-    kind = prediction_format(path)
+    kind = check_predictions(path)
     if examples is not None and len(examples) != len(predictions):
         raise TaskError(f"{len(examples)} rows and {len(predictions)} predictions; one for each was expected")
-    check_writable_folder(Path(path).parent)
     write_file(
         path, _json_lines(predictions, examples) if kind == "jsonl" else _table(predictions, examples, kind, path)
     )
 
 
-def prediction_format(path: str | Path) -> str:
-    """csv, tsv or jsonl, by the suffix; asked before the work, so that it is not done in vain."""
+def check_predictions(path: str | Path) -> str:
+    """csv, tsv or jsonl, by the suffix, where a file can be written; asked before the work is done in vain."""
     kind = table_format(path)
     if kind == "lines":
         raise TaskError(f"{path}: predictions are written as .csv, .tsv or .jsonl; the suffix .txt says none of these")
+    check_writable_file(path)
     return kind
 
 

@@ -35,7 +35,7 @@ from bertsmith.base.files import (
 )
 from bertsmith.base.log import Log, Progress
 from bertsmith.base.seeds import number
-from bertsmith.checkpoints.folder import LoadedModel, load_model, save_model
+from bertsmith.checkpoints.folder import LoadedModel, load_model, read_provenance, save_model
 from bertsmith.errors import ConfigError, Interrupted, NonFiniteLoss, StateError
 from bertsmith.nn.device import Precision, choose_device, choose_precision
 from bertsmith.nn.heads import LabelHead
@@ -223,12 +223,16 @@ def _every_seed(job: _Job, out: Path, rate: float) -> dict[str, Any]:
         with explained(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, json.dumps(finished[seed], ensure_ascii=False, indent=1) + "\n")
+    best = _best_seed(job.settings, finished)
+    if _saved_seed(out / "model") != best:  # ended between a model and its scores, and gone on without that seed
+        job.log.say(f"{out / 'model'} is not that of the best seed, {best}, which is trained once more")
+        _save(job, out / "model", _one_seed(job, rate, best)[0], finished[best])
     return {
         **seeds_summary([finished[seed] for seed in paths], job.data),
         "metric": job.settings.metric,
         "init": job.settings.init,
         "learning_rate": rate,
-        "best_seed": _best_seed(job.settings, finished),
+        "best_seed": best,
     }
 
 
@@ -236,6 +240,12 @@ def _best_seed(settings: FinetuneSettings, finished: Mapping[int, Mapping[str, A
     """The best on dev, never on test; the first of equals, so the first where there is no dev."""
     seeds = [seed for seed in settings.seeds if seed in finished]
     return max(seeds, key=lambda seed: finished[seed]["dev"][settings.metric] if finished[seed]["dev"] else 0.0)
+
+
+def _saved_seed(model: Path) -> int | None:
+    """The seed whose weights lie there, if any do."""
+    history = read_provenance(model).get("finetune") if model.is_dir() else None
+    return history.get("seed") if isinstance(history, dict) else None
 
 
 @dataclass

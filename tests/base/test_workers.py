@@ -53,3 +53,18 @@ def test_a_worker_that_dies_between_two_tasks_is_an_error_and_no_silent_end():
 def test_an_error_keeps_its_kind_and_words(workers):
     with pytest.raises(CorpusError, match="no a"):
         list(run_tasks(refuse, ["a", "a"], shared="no", workers=workers, tell=lambda _: None))
+
+
+def stumble(task, shared, tell):
+    raise {"bug": KeyError("no such thing"), "disk": OSError(28, "No space left on device", "a/file")}[task]
+
+
+def test_a_bug_in_a_worker_is_no_error_of_the_input_and_shows_where():
+    with pytest.raises(RuntimeError, match=r"(?s)in a worker process:.*in stumble.*no such thing"):
+        list(run_tasks(stumble, ["bug", "bug"], shared=None, workers=2, tell=lambda _: None))
+
+
+def test_a_full_disk_in_a_worker_stays_an_error_of_the_machine():
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        list(run_tasks(stumble, ["disk", "disk"], shared=None, workers=2, tell=lambda _: None))
+    assert (caught.value.errno, caught.value.filename) == (28, "a/file")

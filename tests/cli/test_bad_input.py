@@ -80,6 +80,19 @@ def test_broken_bytes_can_be_replaced(road, bad, tmp_path):
     assert "replaced" in ran.err
 
 
+def test_vocab_replaces_them_too_and_tells_what_it_passed_over(bad, road, tmp_path):
+    (tmp_path / "hollow.txt").write_text("<doc id=1>\n</doc>\n<doc id=2>\nfull\n</doc>\n")
+    files = (bad("broken", ".txt"), tmp_path / "hollow.txt", road.text)
+    for workers in (1, 2):
+        ran = typed(
+            *("vocab", *files, "--out", tmp_path / f"v{workers}", "--size", 150, "--workers", workers),
+            *("--encoding-errors", "replace"),
+        )
+        assert ran.code == 0
+        assert "1 broken bytes were replaced" in ran.err
+        assert "1 empty documents skipped" in ran.err
+
+
 def test_vocab_says_which_size_is_possible(road, tmp_path):
     refused(typed("vocab", road.text, "--out", tmp_path / "v", "--size", 9_000), "--size")
     refused(typed("vocab", road.text, "--out", tmp_path / "v", "--size", 20), "--limit-alphabet")
@@ -263,6 +276,19 @@ def test_a_place_that_cannot_be_written_is_said(road, command, where, tmp_path):
     out = tmp_path / "file" / "out" if where == "under a file" else Path("/proc/bertsmith-out")
     refused(typed(*writers(road, out)[command]), "/proc" if where == "proc" else "file")
     assert files_in(tmp_path) == ["file"]
+
+
+def test_predictions_that_cannot_be_written_are_refused_before_the_model_is_read(road, tmp_path):
+    (tmp_path / "taken.csv").mkdir()
+    (tmp_path / "file").write_text("x")
+    for place, said in (("taken.csv", "is a folder"), ("file/out.csv", "file"), ("out.txt", ".csv, .tsv or .jsonl")):
+        for words in (
+            ("predict", "--model", tmp_path / "none", "--input", road.table, "--output", tmp_path / place),
+            ("predict", "--model", tmp_path / "none", "a text", "--output", tmp_path / place),
+            ("evaluate", "--model", tmp_path / "none", "--data", road.table, "--predictions", tmp_path / place),
+        ):
+            refused(typed(*words), said)
+    assert files_in(tmp_path) == ["file", "taken.csv"]
 
 
 @pytest.mark.parametrize("command", ["vocab", "prepare", "finetune"])

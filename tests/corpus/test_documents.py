@@ -157,6 +157,13 @@ BAD = {
     "broken.tar": (tar_of({"a": b"fine", "b": b"\x80"}), {}, "broken.tar/b: not UTF-8 at byte offset 0"),
     "utf16": ("한국".encode("utf-16"), {}, "utf16: looks like UTF-16"),
     "utf16_bare": ("hello world".encode("utf-16-le"), {}, "looks like UTF-16"),
+    "utf16_korean": ("한국어 문장과 가나다라마바사 ".encode("utf-16-be"), {}, "looks like UTF-16"),
+    "utf32_korean": (
+        "한국어 문장과 가나다라마바사 ".encode("utf-32-le"),
+        {},
+        "looks like UTF-16 (or UTF-32) without",
+    ),
+    "not_utf16": ("한국어 문장\0이다".encode(), {}, "zero byte at offset 16"),
     "binary": (b"some text" * 300 + b"\0\1\2", {}, "a zero byte at offset 2,700"),
     "zip": (b"PK\x03\x04 rest", {}, "a ZIP archive"),
     "gzip_unnamed": (gzip.compress(b"text"), {}, "gzip data"),
@@ -285,6 +292,16 @@ def test_long_paragraphs_and_documents_are_cut(tmp_path, monkeypatch, format):
     assert all(paragraph.endswith(".") for paragraph in paragraphs)
     assert counts.cut_documents == len(found) - 1 > 1
     assert counts.empty_documents == 0
+
+
+@pytest.mark.parametrize("blank", ["\n\n", "\n \n", "\n\t \n\n", "\n\n  \n"])
+@pytest.mark.parametrize("chunk", [7, 64, 1_000])
+def test_paragraphs_below_the_limit_are_never_cut(tmp_path, monkeypatch, blank, chunk):
+    monkeypatch.setattr(documents_module, "PARAGRAPH_LIMIT", 100)
+    monkeypatch.setattr(unpacking, "CHUNK", chunk)
+    paragraphs = [f"{number} lines\nin a paragraph" + " and more" * (number % 8) for number in range(200)]
+    (tmp_path / "a").write_text(blank.join(paragraphs))
+    assert read(tmp_path / "a")[0] == [tuple(paragraph.replace("\n", " ") for paragraph in paragraphs)]
 
 
 @pytest.mark.parametrize("unit", ["x", "word ", "한"])

@@ -124,6 +124,9 @@ def test_whole_words_are_not_split():
     checked = 0
     for instance in epoch_of(instances(whole_word=True, objective="mlm", short_rate=0.0)):
         ids, chosen = uncorrupted(instance), set(instance.positions.tolist())
+        if len(ids) < 17:  # 15 % of it are less than a word of three pieces
+            assert 1 <= len(chosen) <= 2
+            continue
         for place in range(2, len(ids) - 1):
             if min(ids[place - 1], ids[place]) >= 6 and (ids[place] - 6) % 3 != 0:  # goes on with the word before it
                 assert (place in chosen) == (place - 1 in chosen)

@@ -38,6 +38,17 @@ def test_equal_to_the_formula(lengths):
         torch.testing.assert_close(ours, plain, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("short", [0, 256], ids=["fused", "written out"])
+@pytest.mark.parametrize("lengths", LAYOUTS.values(), ids=LAYOUTS)
+def test_half_precision_is_the_formula_rounded(lengths, short, monkeypatch):
+    monkeypatch.setattr(attention, "SHORT", short)
+    rows, qkv = Rows.of(lengths), torch.randn(sum(lengths), 3 * WIDTH, generator=torch.Generator().manual_seed(0))
+    qkv = qkv.bfloat16()
+    ours = both(attend, qkv, rows, heads=HEADS, dropout=0.0)
+    for found, plain in zip(ours, both(slow_attention, qkv.float(), rows), strict=True):
+        torch.testing.assert_close(found.float(), plain, atol=0.02 * float(plain.abs().max()), rtol=0)
+
+
 @pytest.mark.parametrize("lengths", LAYOUTS.values(), ids=LAYOUTS)
 def test_with_dropout_equal_to_the_formula_under_the_same_mask(lengths, monkeypatch):
     rows, qkv = Rows.of(lengths), torch.randn(sum(lengths), 3 * WIDTH, generator=torch.Generator().manual_seed(0))

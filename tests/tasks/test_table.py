@@ -2,13 +2,14 @@
 
 import csv
 import json
+import unicodedata
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.errors import ConfigError, FileError, TaskError
-from bertsmith.tasks.readers.table import Columns, Example, columns, find_columns, label_order, read_table
+from bertsmith.tasks.readers.table import Columns, Example, check_labels, columns, find_columns, label_order, read_table
 
 
 @pytest.fixture
@@ -39,6 +40,16 @@ def test_where_is_file_and_line_also_after_quoted_newlines(put):
         Example("one\ntwo", None, "x", f"{path}:2"),
         Example("three", None, "y", f"{path}:4"),
     ]
+
+
+def test_a_label_that_only_looks_known_is_explained(put):
+    path = put(
+        "a.csv", "text,label\na,좋다\n".encode().replace("좋다".encode(), unicodedata.normalize("NFD", "좋다").encode())
+    )
+    with pytest.raises(TaskError, match="though one looks the same"):
+        check_labels(read_table(path), ["좋다", "나쁘다"], path)
+    with pytest.raises(TaskError, match=r"none of the labels known here\.\n  known"):
+        check_labels(read_table(path), ["나쁘다"], path)
 
 
 def test_tsv_quotes_are_just_quotes(put):

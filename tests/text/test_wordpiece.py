@@ -6,6 +6,7 @@ from collections import Counter
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer as RustTokenizer
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from bertsmith.corpus.documents import read_texts
+from bertsmith.corpus.documents import ReadCounts, read_texts
 from bertsmith.errors import CorpusError, FileError, VocabularyError
 from bertsmith.text import word_counts
 from bertsmith.text.normalize import PRESETS, Normalizer
@@ -229,6 +230,10 @@ def test_keeping_the_most_frequent_words():
     assert {(counts.distinct, counts.total, len(counts.starts)) for counts in kept.values()} == {(5, 10, 5)}
 
 
+def count(files: list[Path], normalizer: Normalizer, **settings: Any) -> WordCounts:
+    return count_files(files, normalizer, **({"reader": read_texts, "counts": ReadCounts()} | settings))
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("corpus")
@@ -245,20 +250,34 @@ def test_one_corpus_one_vocabulary(files: list[Path], preset: str):
     normalizer = Normalizer(preset=preset)
     reference = count_words(read_texts(files), normalizer)
     outcomes = [
-        count_files(files, normalizer, reader=read_texts, limit=7),  # some hundred runs, merged in two passes
-        count_files(files[::-1], normalizer, reader=read_texts, limit=500),
-        count_files([*files[2:], *files[:2]], normalizer, reader=read_texts),
+        count(files, normalizer, limit=7),  # some hundred runs, merged in two passes
+        count(files[::-1], normalizer, limit=500),
+        count([*files[2:], *files[:2]], normalizer),
         count_words(reversed(list(read_texts(files))), normalizer, limit=100),
     ]
     if preset == "bert":  # each worker is a new process, a second to start
         outcomes += [
-            count_files(files, normalizer, reader=read_texts, workers=2),
-            count_files(files[::-1], normalizer, reader=partial(read_texts, format="auto"), workers=3, limit=50),
+            count(files, normalizer, workers=2),
+            count(files[::-1], normalizer, reader=partial(read_texts, format="auto"), workers=3, limit=50),
         ]
     assert all(counts == reference for counts in outcomes)
     vocabularies = [train_wordpiece(counts, size=400) for counts in outcomes]
     assert len({vocabulary.pieces for vocabulary in vocabularies}) == 1
     assert len(vocabularies[0]) == 400
+
+
+def test_what_the_reader_counted_is_the_same_with_several_workers(tmp_path: Path):
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_bytes(b"broken \xff here\n" * (number + 1) + b"<doc id=a>\n</doc>\n")
+    files, found = sorted(tmp_path.iterdir()), []
+    for workers in (1, 2):
+        counts = ReadCounts()
+        reader = partial(read_texts, encoding_errors="replace")
+        count(files, Normalizer(), reader=reader, counts=counts, workers=workers)
+        found.append(counts)
+    assert found[0] == found[1]
+    assert (found[0].replaced_bytes, found[0].empty_documents) == (6, 3)
+    assert found[0].file_bytes == sum(path.stat().st_size for path in files)
 
 
 def test_many_runs_are_merged_in_passes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -275,7 +294,7 @@ def test_progress_reaches_the_end(files: list[Path]):
     def hear(stage: str, done: int, total: int) -> None:
         seen.append((stage, done, total))
 
-    train_wordpiece(count_files(files, Normalizer(), reader=read_texts, on_progress=hear), size=400, on_progress=hear)
+    train_wordpiece(count(files, Normalizer(), on_progress=hear), size=400, on_progress=hear)
     size = sum(path.stat().st_size for path in files)
     counted = [(done, total) for stage, done, total in seen if stage == "count"]
     assert (counted, counted[-1]) == (sorted(counted), (size, size))
@@ -288,12 +307,12 @@ def test_a_reader_that_fails_in_a_worker_is_heard(files: list[Path], tmp_path: P
     messages = []
     for workers in (1, 2):
         with pytest.raises((FileError, CorpusError)) as caught:
-            count_files([*files, broken], Normalizer(), reader=read_texts, workers=workers, scratch=tmp_path)
+            count([*files, broken], Normalizer(), workers=workers, scratch=tmp_path)
         messages.append((type(caught.value), str(caught.value)))
     assert messages[0] == messages[1]
     assert [path.name for path in tmp_path.iterdir()] == ["broken.txt"]
     with pytest.raises(FileError, match="missing"):
-        count_files([tmp_path / "missing"], Normalizer(), reader=read_texts)
+        count([tmp_path / "missing"], Normalizer())
 
 
 # What the vocabulary is for

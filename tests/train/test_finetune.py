@@ -9,7 +9,7 @@ import torch
 
 from bertsmith.base.config import to_mapping, with_settings
 from bertsmith.base.log import Log
-from bertsmith.checkpoints.folder import load_model, save_model
+from bertsmith.checkpoints.folder import load_model, read_provenance, save_model
 from bertsmith.errors import ConfigError, Interrupted, NonFiniteLoss, StateError, TaskError
 from bertsmith.models.bert import Bert, BertConfig
 from bertsmith.nn.heads import LabelHead
@@ -193,6 +193,29 @@ def test_resume_skips_finished_seeds_and_adds_new_ones(model, files, tmp_path, m
     table(files["train"], rows(100, 5))
     with pytest.raises(StateError, match="data train was"):
         finetune(settings, model=model, **files, out=out, log=quiet(), resume=True)
+
+
+def test_a_model_whose_seed_was_given_up_is_not_taken_for_the_best(model, files, tmp_path, monkeypatch):
+    """Killed between the model folder and the scores of seed 1, then gone on without seed 1."""
+    settings = with_settings(FAST, ["seeds=[0, 1]", "epochs=1"])
+    whole = finetune(with_settings(settings, ["seeds=[0]"]), model=model, **files, out=tmp_path / "whole", log=quiet())
+
+    def killed(path, text, real=finetune_module.write_file):
+        if path.parent.name == "seed-1":
+            raise KeyboardInterrupt
+        real(path, text)
+
+    out = tmp_path / "run"
+    monkeypatch.setattr(finetune_module, "write_file", killed)
+    monkeypatch.setattr(finetune_module, "_best_seed", lambda settings, finished: max(finished))
+    with pytest.raises(Interrupted):
+        finetune(settings, model=model, **files, out=out, log=quiet())
+    monkeypatch.undo()
+    assert read_provenance(out / "model")["finetune"]["seed"] == 1
+    scores = finetune(with_settings(settings, ["seeds=[0]"]), model=model, **files, out=out, log=quiet(), resume=True)
+    assert scores["mean"] == whole["mean"]
+    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (out, tmp_path / "whole")]
+    assert weights[0] == weights[1]
 
 
 def test_resuming_where_nothing_is_begins(model, files, tmp_path):

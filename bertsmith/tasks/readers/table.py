@@ -11,6 +11,7 @@ too many fields, or without its label, is refused with file:line. An empty text 
 import csv
 import io
 import json
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,10 +142,16 @@ def check_labels(
     strange = next((example for example in examples if example.label not in known), None)
     if strange is not None:
         found = label_order({str(example.label) for example in examples})
+        looks_known = _looks(str(strange.label)) in map(_looks, labels)
         raise TaskError(
-            f"{strange.where}: the label {strange.label!r} is none of {known_from}.\n"
-            f"  known: {_list(labels)}\n  in {path}: {_list(found)}"
+            f"{strange.where}: the label {strange.label!r} is none of {known_from}"
+            + (", though one looks the same: the two differ in Unicode normalization (NFC, NFD)" if looks_known else "")
+            + f".\n  known: {_list(labels)}\n  in {path}: {_list(found)}"
         )
+
+
+def _looks(label: str) -> str:
+    return unicodedata.normalize("NFC", label)
 
 
 def label_order(labels: set[str]) -> list[str]:
