@@ -1,12 +1,12 @@
 """Tokens a second of pre-training: bertsmith beside transformers' BertForMaskedLM, the whole step, in turns in one run.
 
-    python bench/pretrain.py --size mini [--batch 32] [--steps 9]
+    python bench/pretrain.py --size mini [--batch 32] [--steps 9] [--precision bf16]
 
 A step is forward, backward, clipping at 1.0 and AdamW, fused, on rows of 128 tokens, 15 % of
 them masked; both sides see the same tokens, the same targets and the same dropout (0.1, attention too). transformers
 gets [B, L] ids and labels and makes scores for every position, as it does; bertsmith gets tokens end to end. Each side
-runs eagerly and compiled, in float32 and, where the processor computes in it, in bf16 autocast; the ratio quoted is
-best to best.
+runs eagerly and compiled, in float32 and, where the processor computes in it, in bf16 autocast, or in the given
+precisions; the ratio quoted is best to best.
 """
 
 import argparse
@@ -41,8 +41,10 @@ def main() -> None:
         "--steps", type=int, default=9, help="steps of each side that are timed, after two that are not"
     )
     parser.add_argument("--no-compile", action="store_true", help="leave the compiled variants out")
+    parser.add_argument("--precision", nargs="+", choices=["fp32", "bf16"])
     options = parser.parse_args()
-    precisions = ["fp32", "bf16"] if choose_precision("auto", CPU).name == "bf16" else ["fp32"]
+    native = ["fp32", "bf16"] if choose_precision("auto", CPU).name == "bf16" else ["fp32"]
+    precisions = options.precision or native
     sides: dict[str, Step] = {}
     for precision in precisions:
         for compiled in (False,) if options.no_compile else (False, True):
@@ -56,6 +58,7 @@ def main() -> None:
         for side in ("bertsmith", "transformers")
     }
     name = f"pretrain_{options.size}" + ("" if options.batch == 32 else f"_b{options.batch}")
+    name += "_bf16" if "bf16" in precisions else ""
     ratio = best["bertsmith"] / best["transformers"]
     path = write_record(
         name, size=options.size, batch=options.batch, length=LENGTH, n=options.steps, tokens_per_second=figures,

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from bertsmith.errors import FileError
+from bertsmith.errors import BertsmithError, FileError
 
 ADVICE = {
     errno.ENOENT: "no such file or folder",
@@ -48,6 +48,15 @@ def explained(path: str | Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise explain_os_error(path, error) from error
+
+
+@contextlib.contextmanager
+def as_written(path: str | Path, kind: type[BertsmithError], advice: str) -> Iterator[None]:
+    """JSON can have any shape; where it has not the one the block reads, that is an error of the file, of this kind."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise kind(f"{path}: damaged or edited ({type(error).__name__}: {error}); {advice}") from error
 
 
 def write_file(path: str | Path, data: bytes | str) -> None:

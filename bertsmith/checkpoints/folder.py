@@ -302,7 +302,10 @@ def read_provenance(folder: Path) -> dict[str, Any]:
 
 def _read_own(folder: Path) -> dict[str, Any]:
     path = folder / PROVENANCE_FILE
-    return read_json(path) if path.exists() else {}
+    found = read_json(path) if path.exists() else {}
+    if not isinstance(found.get("tokenizer", ""), str) or not isinstance(found.get("provenance", {}), dict):
+        raise CheckpointError(f"{path}: not as bertsmith writes it; without this file the model can be read")
+    return found
 
 
 def _load_tokenizer(folder: Path) -> Tokenizer:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.base.files import (
+    as_written,
     check_readable,
     explained,
     folder_lock,
@@ -107,7 +108,8 @@ def prepare(
         "sources": [Path(f).name for f in files],
     }
     if (out / "manifest.json").exists():
-        return _complete_already(out, files, made_of, log)
+        with as_written(out / "manifest.json", CorpusError, "prepare the text again in another folder"):
+            return _complete_already(out, files, made_of, log)
     work = out / "unfinished"
     _check_out(out, work)
     with folder_lock(work):
@@ -187,7 +189,7 @@ def _check_same(path: Path, made_of: dict[str, Any], out: Path) -> None:
     if not path.exists():
         write_file(path, json.dumps(made_of))
         return
-    with explained(path):
+    with explained(path), as_written(path, CorpusError, "remove the folder and prepare the text again"):
         difference = _difference(json.loads(path.read_text(encoding="utf-8")), made_of)
     if difference is not None:
         raise CorpusError(

@@ -5,19 +5,19 @@ normalizer comes from tokenizer_config.json and the one in tokenizer.json is ign
 the other way round. A folder whose two files contradict each other is refused, not guessed at.
 """
 
-import contextlib
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertsmith.base.files import read_text, write_file
+from bertsmith.base.files import as_written, read_text, write_file
 from bertsmith.errors import VocabularyError
 from bertsmith.text.normalize import Normalizer, from_tokenizers_json
 from bertsmith.text.vocabulary import LONGEST_WORD, SPECIAL_PIECES, Vocabulary, read_vocabulary
 
 CONFIG_DECIDES = {f"{name}Tokenizer{kind}" for name in ("Bert", "Electra", "DistilBert") for kind in ("", "Fast")}
+EXPECTED = "a tokenizer as the tokenizers library or transformers writes it was expected"
 FIELDS = {
     "[PAD]": "pad_token",
     "[UNK]": "unk_token",
@@ -53,10 +53,10 @@ def read_parts(source: str | Path, *, lowercase: bool | None = None, preset: str
     """Reads a vocab.txt, a tokenizer.json, or a folder; `lowercase` and `preset` overrule what stands there."""
     path = Path(source)
     if path.is_dir():
-        with _as_written(path):
+        with as_written(path, VocabularyError, EXPECTED):
             parts = _from_folder(path, chosen=lowercase is not None or preset is not None)
     elif path.suffix == ".json":
-        with _as_written(path):
+        with as_written(path, VocabularyError, EXPECTED):
             parts = _from_json(path)
     else:
         # Nothing in a vocab.txt says whether it is cased; lower-casing is transformers' default as well.
@@ -67,17 +67,6 @@ def read_parts(source: str | Path, *, lowercase: bool | None = None, preset: str
     if lowercase is not None and lowercase != normalizer.lowercase:
         normalizer = dataclasses.replace(normalizer, lowercase=lowercase, strip_accents=None)
     return dataclasses.replace(parts, normalizer=normalizer)
-
-
-@contextlib.contextmanager
-def _as_written(path: Path) -> Iterator[None]:
-    """JSON can have any shape; where it has not the one that is read here, that is an error of the file."""
-    try:
-        yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise VocabularyError(
-            f"{path}: not as the tokenizers library or transformers write a tokenizer ({type(error).__name__}: {error})"
-        ) from error
 
 
 def write_parts(folder: Path, parts: Parts, tokenizer_json: str, *, max_length: int | None) -> None:
@@ -202,8 +191,11 @@ def _in_order(ids: Mapping[str, int], path: Path) -> list[str]:
 
 
 def _added(entry: Mapping[str, Any]) -> AddedPiece:
-    flags = {name: entry[name] for name in ("normalized", "single_word", "lstrip", "rstrip") if name in entry}
-    return AddedPiece(entry["content"], special=entry.get("special", False), **flags)
+    names = ("special", "normalized", "single_word", "lstrip", "rstrip")
+    flags = {"special": False} | {name: entry[name] for name in names if name in entry}
+    if not isinstance(entry["content"], str) or not all(isinstance(flag, bool) for flag in flags.values()):
+        raise TypeError(f"an added token was expected, found {entry!r}")
+    return AddedPiece(entry["content"], **flags)
 
 
 def _added_of_folder(folder: Path, config: Mapping[str, Any], base: Vocabulary) -> list[tuple[int, AddedPiece]]:

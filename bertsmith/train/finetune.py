@@ -24,6 +24,7 @@ from torch import Tensor
 
 from bertsmith.base.config import to_mapping
 from bertsmith.base.files import (
+    as_written,
     check_own_folder,
     check_writable_folder,
     explained,
@@ -53,6 +54,8 @@ from bertsmith.train.loop import Step, training_steps
 from bertsmith.train.optimizers import build_optimizer
 from bertsmith.train.process import fixed_torch
 from bertsmith.train.schedules import linear
+
+CHOOSE = "remove it and its seed, or choose another folder"
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,7 @@ def _every_rate(job: _Job, out: Path) -> dict[str, Any]:
 
 def _every_seed(job: _Job, out: Path, rate: float) -> dict[str, Any]:
     paths = {seed: out / f"seed-{seed}" / "scores.json" for seed in job.settings.seeds}
-    finished = {seed: _read_json(path) for seed, path in paths.items() if path.exists()}
+    finished = {seed: _read_scores(path, job.data) for seed, path in paths.items() if path.exists()}
     for seed, path in paths.items():
         if seed in finished:
             job.log.say(f"seed {seed} at learning rate {rate:g} is finished already: {path}")
@@ -400,9 +403,10 @@ def _check_plan(out: Path, plan: Mapping[str, Any], seeds: Sequence[int]) -> Non
     if not path.exists() or not finished:
         write_file(path, json.dumps(plan, ensure_ascii=False, indent=1) + "\n")
         return
-    old = _read_json(path)
-    for part in plan:
-        for name in sorted({*plan[part], *old.get(part, {})}):
+    with as_written(path, StateError, CHOOSE):
+        old = json.loads(read_text(path))
+        names = [(part, name) for part in plan for name in sorted({*plan[part], *old.get(part, {})})]
+        for part, name in names:
             before, now = old.get(part, {}).get(name), plan[part].get(name)
             if before != now:
                 raise StateError(
@@ -414,9 +418,13 @@ def _check_plan(out: Path, plan: Mapping[str, Any], seeds: Sequence[int]) -> Non
         raise StateError(f"{out}: holds seed {strange[0]} already; name it among the seeds, or choose another folder")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
+def _read_scores(path: Path, data: LabelData) -> dict[str, Any]:
+    """A finished seed's scores; StateError unless everything is there that a summary needs."""
+    with as_written(path, StateError, CHOOSE):
         found: dict[str, Any] = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise StateError(f"{path}: damaged ({error}); choose another folder") from error
+        numbers = [found["seed"], found["learning_rate"], found["epoch"], found["seconds"]]
+        for part, examples in (("dev", data.dev), ("test", data.test)):
+            numbers += [found[part][metric] for metric in METRICS] if examples else []
+        if not all(isinstance(number, int | float) for number in numbers) or not isinstance(found["collapsed"], bool):
+            raise TypeError("a score is no number")
     return found

@@ -1,5 +1,6 @@
 """Model folders: transformers reads what we write with equal results, and the other way round; damage is named."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -7,10 +8,11 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
+from junk import edited
 
 from bertsmith.checkpoints.folder import describe, load_model, read_config, save_model
 from bertsmith.checkpoints.hugging_face import find_weights
-from bertsmith.errors import CheckpointError, FileError
+from bertsmith.errors import BertsmithError, CheckpointError, FileError
 from bertsmith.models.bert import Bert, BertConfig
 from bertsmith.models.catalog import parameter_count
 from bertsmith.nn.heads import LabelHead, MlmHead, NspHead
@@ -19,6 +21,7 @@ from bertsmith.nn.rows import lay_out
 from bertsmith.text.normalize import Normalizer
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.text.vocabulary import Vocabulary
+from bertsmith.train.evaluate import load_label_model
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "small", "##er", "한국", "##어", "a", "b", "c"]
 LABELS = ["good", "bad", "나쁨"]
@@ -379,3 +382,11 @@ def test_the_weight_file_is_looked_into_without_being_read(whole):
     weights = find_weights(whole)
     assert weights.shapes["classifier.weight"] == (3, 16)
     assert set(weights.types.values()) == {"F32"}
+
+
+@pytest.mark.parametrize("name", ["config.json", "bertsmith.json", "tokenizer_config.json", "tokenizer.json"])
+def test_whatever_stands_in_its_json_a_folder_is_read_or_refused(whole, name):
+    for _ in edited(whole / name, 150):
+        for function in (load_model, describe, load_label_model):
+            with contextlib.suppress(BertsmithError):
+                function(whole)

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from junk import edited
 from main_road import SMALL, WRITERS, Ran, files_in, typed, writers
 
 from bertsmith.text.tokenizer import Tokenizer
@@ -331,3 +332,25 @@ def test_a_vocabulary_of_the_same_size_from_elsewhere_does_not_fit(road, tmp_pat
 
 def test_a_device_that_is_none(road):
     refused(typed("predict", "--model", road.classifier, "--device", "cpu:x", "the cat"), "cpu:x")
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "command"),
+    [
+        ("corpus", "manifest.json", "prepare"),
+        ("corpus", "manifest.json", "inspect"),
+        ("corpus", "shard-00000/manifest.json", "inspect"),
+        ("tuned", "plan.json", "finetune"),
+        ("tuned", "seed-0/scores.json", "finetune"),
+    ],
+)
+def test_our_own_files_edited_are_read_or_refused(road, tmp_path, folder, name, command):
+    whole, out = getattr(road, folder), tmp_path / "out"
+    shutil.copytree(whole, out)
+    again = ["--resume", "--seeds", 2] if command == "finetune" else []
+    words = ["inspect", out, "--verify"] if command == "inspect" else [*writers(road, out)[command], *again]
+    for what in edited(out / name, 25):
+        ran = typed(*words)
+        assert ran.code in (0, 1), f"{what}: {ran.err}"
+        if command != "inspect":  # what was found to be wrong may have been made again
+            shutil.copytree(whole, out, dirs_exist_ok=True)

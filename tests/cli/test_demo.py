@@ -1,16 +1,22 @@
 """The demo: its text, its page, and the whole of it on a user's own small files."""
 
 import json
+import os
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from bertsmith.base.log import read_records
 from bertsmith.cli import demo_text, page
 from bertsmith.cli.app import main
+from bertsmith.cli.demo import SEEDS
 from bertsmith.errors import CorpusError, TaskError
+from bertsmith.tasks.metrics.seeds import mean, spread
 
 
 def library(packages: dict[str, int]) -> list[demo_text.Module]:
@@ -171,3 +177,27 @@ def test_the_whole_demo_on_ones_own_files(tmp_path: Path, capsys):
     assert "holds a demo of other text or with other settings" in capsys.readouterr().err
     steps = [json.loads(line) for line in (tmp_path / "out" / "run" / "run.jsonl").read_text().splitlines()]
     assert sum(line["kind"] == "done" for line in steps) == 1
+
+
+@pytest.mark.slow
+def test_pre_training_pays_on_the_documentation_of_python(tmp_path: Path):
+    """The promise of `make demo`, as a process of its own with all cores, for so many steps however long they take."""
+    free = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    command = [sys.executable, "-m", "bertsmith", "demo", "--out", str(tmp_path), "--quiet"]
+    command += ["--set", "train.steps=320", "--set", "train.minutes=none"]
+    subprocess.run(command, env=free, check=True, capture_output=True)
+    end = [line for line in read_records(tmp_path / "run" / "run.jsonl") if line["kind"] == "heldout"][-1]
+    assert end["mlm_accuracy"] >= 3 * end["frequent_accuracy"]
+    assert end["nsp_accuracy"] > 0.6
+    scores = {
+        init: [
+            json.loads((tmp_path / "classifier" / f"{init}-{seed}" / "scores.json").read_text())["mean"]["test"][
+                "accuracy"
+            ]
+            for seed in SEEDS
+        ]
+        for init in ("random", "pretrained")
+    }
+    margin = mean(scores["pretrained"]) - mean(scores["random"])
+    assert margin > max(spread(values) for values in scores.values())
+    assert "Confusion matrix" in (tmp_path / "report.html").read_text()
