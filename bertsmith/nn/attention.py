@@ -1,16 +1,13 @@
 """Self-attention over rows (Vaswani et al., 2017, arXiv:1706.03762), without padding.
 
-The projection and the output are token-wise; only `attend` in the middle looks at `Rows`. Which kernel it takes:
-- CUDA, half precision, no attention dropout: variable-length flash attention, which has no dropout and no mask;
-- dropout, or short rows in half precision to learn from on a CPU: products and softmax written out, with a backward
-  pass of our own (see `_WrittenOut`);
-- otherwise: scaled_dot_product_attention, one dense call for each bucket of rows.
-The measurements behind this are in bench/attention.py.
+The projection and the output are token-wise; only `attend` in the middle looks at `Rows`. `choose_kernel` says which of
+three it takes: "varlen", flash attention of variable length; "fused", scaled_dot_product_attention, one dense call for
+each bucket of rows; "written out", products and softmax by themselves with a backward pass of our own (`_WrittenOut`).
 
 Dimension key: T tokens of the batch, D width, R rows, L longest row, H heads, N = R * H, W width of a head, P slots.
 """
 
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +17,26 @@ from torch.nn.attention.varlen import varlen_attn
 from bertsmith.nn.dropout import dropped, keep_scale
 from bertsmith.nn.rows import Bucket, Rows
 
-# Up to here torch's fused kernel in bf16 takes 1.1 to 4.9 times as long, forward and backward (two AMX cores).
 SHORT = 256
+
+
+class Kernel(NamedTuple):
+    name: Literal["varlen", "fused", "written out"]
+    reason: str  # for people
+
+
+def choose_kernel(device: torch.device, *, half: bool, longest: int, dropout: float, learns: bool = True) -> Kernel:
+    """How attention over rows of at most `longest` tokens is computed here. The measurements are in bench/attention.py.
+
+    Rows of a padded layout have a mask, which "varlen" cannot take; they are "fused" in its place.
+    """
+    if dropout > 0.0:
+        return Kernel("written out", "with dropout, the fused ones are slower")
+    if device.type == "cuda" and half:
+        return Kernel("varlen", "half precision on a GPU, no attention dropout")
+    if device.type == "cpu" and half and learns and longest <= SHORT:
+        return Kernel("written out", f"in half precision on a CPU torch's takes longer up to {SHORT} tokens")
+    return Kernel("fused", "no attention dropout")
 
 
 class SelfAttention(nn.Module):
@@ -59,7 +74,7 @@ class SelfAttention(nn.Module):
 @torch.compiler.disable
 def attend(qkv_T3D: Tensor, rows: Rows, *, heads: int, dropout: float) -> Tensor:
     """Each token's mixture of the values of its own row: [T, 3D] -> [T, D]."""
-    if fits_varlen(qkv_T3D, rows, dropout):
+    if rows.keep_BL is None and _kernel_for(qkv_T3D, rows.longest, dropout).name == "varlen":
         return _attend_varlen(qkv_T3D, rows, heads)
     order = rows.order
     if order is not None:
@@ -71,10 +86,9 @@ def attend(qkv_T3D: Tensor, rows: Rows, *, heads: int, dropout: float) -> Tensor
     return mixed_TD if order is None else _Permute.apply(mixed_TD, order[1], order[0])
 
 
-def fits_varlen(qkv_T3D: Tensor, rows: Rows, dropout: float) -> bool:
-    """Whether variable-length flash attention can take this batch."""
+def _kernel_for(qkv_T3D: Tensor, longest: int, dropout: float) -> Kernel:
     half = qkv_T3D.dtype in (torch.float16, torch.bfloat16)
-    return qkv_T3D.is_cuda and half and dropout == 0.0 and rows.keep_BL is None
+    return choose_kernel(qkv_T3D.device, half=half, longest=longest, dropout=dropout, learns=qkv_T3D.requires_grad)
 
 
 def _attend_varlen(qkv_T3D: Tensor, rows: Rows, heads: int) -> Tensor:
@@ -88,7 +102,7 @@ def _attend_bucket(qkv_T3D: Tensor, bucket: Bucket, heads: int, dropout: float) 
     filled_up = bucket.slot_tokens_P is not None
     qkv_P3D = _FillUp.apply(qkv_T3D, bucket.slot_tokens_P, bucket.token_slots_T) if filled_up else qkv_T3D
     qkv_3RHLW = qkv_P3D.view(bucket.rows, bucket.longest, 3, heads, -1).permute(2, 0, 3, 1, 4)
-    if dropout > 0.0 or _short_half(qkv_3RHLW):
+    if _kernel_for(qkv_T3D, bucket.longest, dropout).name == "written out":
         mixed_PD = _attend_written_out(qkv_3RHLW, bucket.keep_RL, dropout)
     else:
         q_RHLW, k_RHLW, v_RHLW = qkv_3RHLW
@@ -96,16 +110,6 @@ def _attend_bucket(qkv_T3D: Tensor, bucket: Bucket, heads: int, dropout: float) 
         mixed_RHLW = functional.scaled_dot_product_attention(q_RHLW, k_RHLW, v_RHLW, attn_mask=keep_R11L)
         mixed_PD = mixed_RHLW.transpose(1, 2).reshape(len(qkv_P3D), -1)
     return _TakeOut.apply(mixed_PD, bucket.token_slots_T) if filled_up else mixed_PD
-
-
-def _short_half(qkv_3RHLW: Tensor) -> bool:
-    """What the fused kernel on a CPU is slow at."""
-    return (
-        qkv_3RHLW.device.type == "cpu"
-        and qkv_3RHLW.dtype == torch.bfloat16
-        and qkv_3RHLW.requires_grad
-        and qkv_3RHLW.shape[3] <= SHORT
-    )
 
 
 def _attend_written_out(qkv_3RHLW: Tensor, keep_RL: Tensor | None, dropout: float) -> Tensor:

@@ -38,6 +38,7 @@ from bertsmith.base.log import Log, Progress
 from bertsmith.base.seeds import number
 from bertsmith.checkpoints.folder import LoadedModel, load_model, read_provenance, save_model
 from bertsmith.errors import ConfigError, Interrupted, NonFiniteLoss, StateError
+from bertsmith.nn.attention import choose_kernel
 from bertsmith.nn.device import Precision, choose_device, choose_precision
 from bertsmith.nn.heads import LabelHead
 from bertsmith.nn.layers import initialise
@@ -174,6 +175,9 @@ class _Job:
         max_length = min(settings.max_length, loaded.config.max_length)
         if max_length < settings.max_length:
             log.say(f"max_length {settings.max_length} is lowered to {max_length}, the most that {source} takes")
+        dropout = loaded.config.attention_dropout if settings.dropout is None else settings.dropout
+        kernel = choose_kernel(device, half=precision.name == "bf16", longest=max_length, dropout=dropout)
+        log.say(f"attention {kernel.name} ({kernel.reason})")
         parts = [
             encode(
                 loaded.tokenizer,

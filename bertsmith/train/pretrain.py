@@ -26,6 +26,7 @@ from bertsmith.corpus.shards import Corpus
 from bertsmith.errors import ConfigError, Interrupted, NonFiniteLoss, StateError
 from bertsmith.models.bert import compile_encoder
 from bertsmith.models.catalog import FAMILIES
+from bertsmith.nn.attention import choose_kernel
 from bertsmith.nn.device import Precision, choose_device, choose_precision
 from bertsmith.objectives.pretraining import BertPretraining, fresh_pretraining
 from bertsmith.text.tokenizer import Tokenizer
@@ -187,6 +188,9 @@ def _begin(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     log.say(f"model {recipe.model.family}, {parameters:,} parameters; optimizer {optimizer.about}")
     log.say(f"device {device}, {torch.get_num_threads()} threads; precision {precision.name} ({precision.reason})")
+    dropout = model.encoder.config.attention_dropout
+    kernel = choose_kernel(device, half=precision.name == "bf16", longest=recipe.data.length, dropout=dropout)
+    log.say(f"attention {kernel.name} ({kernel.reason})")
     told = _tell_instances(sources.instances, log) if found is None else {}
     log.record(
         "resume" if found else "start",

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bertsmith.nn import attention
-from bertsmith.nn.attention import SelfAttention, attend, fits_varlen
+from bertsmith.nn.attention import SelfAttention, attend, choose_kernel
 from bertsmith.nn.rows import Rows
 
 HEADS, WIDTH = 2, 8
@@ -106,9 +106,21 @@ def test_gradients_do_not_differ_from_run_to_run():
 
 
 def test_varlen_is_for_half_precision_on_a_gpu_only():
-    rows = Rows.of([3, 2])
-    assert not fits_varlen(torch.zeros(5, 24), rows, 0.0)
-    assert not fits_varlen(torch.zeros(5, 24, dtype=torch.bfloat16), rows, 0.0)
+    chosen = {
+        (device, half, dropout): choose_kernel(torch.device(device), half=half, longest=128, dropout=dropout).name
+        for device in ("cpu", "cuda")
+        for half in (True, False)
+        for dropout in (0.0, 0.1)
+    }
+    assert [traits for traits, name in chosen.items() if name == "varlen"] == [("cuda", True, 0.0)]
+
+
+def test_short_rows_in_half_precision_are_written_out_on_a_cpu_while_learning():
+    cpu = torch.device("cpu")
+    assert choose_kernel(cpu, half=True, longest=256, dropout=0.0).name == "written out"
+    assert choose_kernel(cpu, half=True, longest=257, dropout=0.0).name == "fused"
+    assert choose_kernel(cpu, half=True, longest=128, dropout=0.0, learns=False).name == "fused"
+    assert choose_kernel(cpu, half=False, longest=128, dropout=0.0).name == "fused"
 
 
 def test_a_width_that_cannot_be_split_is_refused():
