@@ -17,7 +17,7 @@ from bertsmith.errors import ConfigError, InputError
 from bertsmith.nn.attention import SelfAttention
 from bertsmith.nn.embeddings import Embeddings
 from bertsmith.nn.layers import FeedForward, PostNormLayer, PreNormLayer, initialise
-from bertsmith.nn.rows import Rows
+from bertsmith.nn.rows import Rows, rounded
 
 # The largest sizes that are taken for meant; beyond them only the numbers' room would set an end.
 LARGEST = {"depth": 1_000, "segments": 1_000, "heads": 1_000} | dict.fromkeys(
@@ -92,10 +92,11 @@ class Bert(nn.Module):
 
     def forward(self, ids_T: Tensor, rows: Rows, segments_T: Tensor | None = None) -> Tensor:
         """Hidden states [T, D] of the tokens that `rows` lays out."""
-        x_TD = self.embed(ids_T, rows, segments_T)
+        x_TD = rounded(self.embed(ids_T, rows, segments_T))
         for layer in self.layers:
             x_TD = layer(x_TD, rows)
-        return x_TD if self.final_norm is None else self.final_norm(x_TD)
+        x_TD = x_TD if self.final_norm is None else self.final_norm(x_TD)
+        return x_TD if len(x_TD) == rows.total else x_TD[: rows.total]
 
     def every_layer(self, ids_T: Tensor, rows: Rows, segments_T: Tensor | None = None) -> list[Tensor]:
         """depth + 1 tensors [T, D]: the embeddings, then what leaves each layer (the last one normed, if pre-norm)."""

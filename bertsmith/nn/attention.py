@@ -73,7 +73,10 @@ class SelfAttention(nn.Module):
 # Row layouts differ from batch to batch; kept out of compiled graphs they never cause a recompilation.
 @torch.compiler.disable
 def attend(qkv_T3D: Tensor, rows: Rows, *, heads: int, dropout: float) -> Tensor:
-    """Each token's mixture of the values of its own row: [T, 3D] -> [T, D]."""
+    """Each token's mixture of the values of its own row: [T, 3D] -> [T, D]; what lies behind the rows stays zero."""
+    if len(qkv_T3D) > rows.total:
+        mixed_TD = attend(qkv_T3D[: rows.total], rows, heads=heads, dropout=dropout)
+        return functional.pad(mixed_TD, (0, 0, 0, len(qkv_T3D) - rows.total))
     if rows.keep_BL is None and _kernel_for(qkv_T3D, rows.longest, dropout).name == "varlen":
         return _attend_varlen(qkv_T3D, rows, heads)
     order = rows.order

@@ -5,7 +5,8 @@ for export): every row has length L and keys that are not kept are never attende
 attention.py know.
 
 Attention wants dense blocks, so rows are put into few buckets, longest first. Where the batch was made in that order
-(as `collate` does), a bucket is a slice; only buckets of unequal rows are filled up, which is a gather.
+(as `collate` does), a bucket is a slice; only buckets of unequal rows are filled up, which is a gather. Between the
+encoder's first and last layer there may be more tokens than rows have (`rounded`); attention looks past them.
 
 Dimension key: T tokens of the batch, R rows, L longest row, B padded rows, P slots of a bucket (rows times longest).
 """
@@ -16,6 +17,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from bertsmith.errors import InputError
 
@@ -25,6 +27,8 @@ WORTH_A_CALL = 1 / 8
 SHORTEST_SHARE = 2 / 3
 # ... except that rows up to this length stay together: splitting them saves nothing.
 ALL_SHORT = 32
+# For every new shape of a bf16 product oneDNN makes a kernel, 2 to 7 ms for a layer's, and it keeps the last 1,024.
+ROUND = 64
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,12 @@ class Bucket:
         None  # for each slot the token (within the bucket) that fills it; None: no filling up
     )
     token_slots_T: Tensor | None = None  # for each token its slot
+
+
+def rounded(x_TD: Tensor) -> Tensor:
+    """In bf16 on a CPU: with rows of zeros behind the last one, up to a multiple of ROUND, so that few shapes occur."""
+    extra = -len(x_TD) % ROUND if x_TD.device.type == "cpu" and torch.is_autocast_enabled("cpu") else 0
+    return functional.pad(x_TD, (0, 0, 0, extra)) if extra else x_TD
 
 
 class Rows:

@@ -1,3 +1,4 @@
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -6,7 +7,9 @@ import torch
 from torch.nn import functional
 
 from bertsmith.errors import InputError
+from bertsmith.models import bert
 from bertsmith.models.bert import Bert, BertConfig
+from bertsmith.nn import heads
 from bertsmith.nn.layers import initialise
 from bertsmith.objectives.batch import collate
 from bertsmith.objectives.pretraining import BertPretraining, fresh_pretraining
@@ -74,6 +77,44 @@ def test_terms_are_the_cross_entropies_of_the_scores():
     assert (nsp.name, nsp.weight, nsp.count) == ("nsp", 1.0, 3)
     torch.testing.assert_close(nsp.sum, functional.cross_entropy(logits_R2, labels_R, reduction="sum"))
     assert int(nsp.correct) == int((logits_R2.argmax(-1) == labels_R).sum())
+
+
+def outcome(model, batch):
+    """Sums, counts and gradients."""
+    model.zero_grad()
+    terms = model(batch)
+    sum(term.sum / term.count for term in terms).backward()
+    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    return [(term.sum.detach(), term.count, int(term.correct)) for term in terms], gradients
+
+
+@pytest.mark.parametrize("chunk_bytes", [31 << 20, 4 * 50 * 3])
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_rows_of_zeros_behind_the_last_change_nothing(monkeypatch, pre_norm, chunk_bytes):
+    monkeypatch.setattr(heads, "CHUNK_BYTES", chunk_bytes)
+    model = fresh_pretraining(Bert(dataclasses.replace(CONFIG, pre_norm=pre_norm)), nsp=True, seed=1).eval()
+    initialise(model, 1, std=0.2)
+    batch = collate(three())
+    terms, gradients = outcome(model, batch)
+    for module in (bert, heads):
+        monkeypatch.setattr(module, "rounded", lambda x: functional.pad(x, (0, 0, 0, -len(x) % 16 + 16)))
+    again, gradients_again = outcome(model, batch)
+    for (a, *counts), (b, *counts_again) in zip(terms, again, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
+        assert counts == counts_again
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, gradients_again[name], atol=1e-5, rtol=0, msg=name)
+    assert model.encoder(batch.ids_T, batch.rows).shape == (22, 16)
+
+
+def test_only_half_precision_on_a_cpu_is_rounded_up(monkeypatch):
+    seen = []
+    monkeypatch.setattr(bert.PostNormLayer, "before", lambda self, x: seen.append(len(x)) or self.attention.qkv(x))
+    model, batch = make(nsp=False).eval(), collate([instance(9, [1], is_next=None)])
+    model(batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model(batch)
+    assert seen == [9, 9, 64, 64]
 
 
 def test_micro_batches_add_up_to_the_whole_batch():
