@@ -137,7 +137,7 @@ def as_html(result: Result) -> str:
                 f"Accuracy on {scores['test']:,} test texts after training on {scores['train']} labelled ones; "
                 "mean and standard deviation over three samples of the labelled texts. "
                 "Random weights have the best of three learning rates by development score on the first sample. "
-                f"All take {scores['epochs']} epochs, and texts are cut at {scores['tokens']} tokens, "
+                f"All take {scores['epochs']} epochs with Muon, and texts are cut at {scores['tokens']} tokens, "
                 "but TF-IDF reads them whole."
             ),
             page.table(["", "accuracy", "spread"], score_rows(scores)),
