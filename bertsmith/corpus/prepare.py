@@ -186,7 +186,7 @@ def _complete_already(out: Path, files: list[str], made_of: dict[str, Any], log:
 
 
 def _check_same(path: Path, made_of: dict[str, Any], out: Path) -> None:
-    if not path.exists():
+    if not path.exists() or not any(out.glob("shard-[0-9]*")):  # nothing is lost, whatever it was to be made of
         write_file(path, json.dumps(made_of))
         return
     with explained(path), as_written(path, CorpusError, "remove the folder and prepare the text again"):
@@ -465,6 +465,11 @@ def _report(counts: dict[str, int], log: Log) -> None:
         cut_documents=counts["cut_documents"],
         replaced_bytes=counts["replaced_bytes"],
     ).tell(log)
+    if counts["documents"] == 1:
+        log.warn(
+            "one document only: next-sentence pairs need two, as a random next comes from another document (a file of "
+            "plain text is one, or what stands between <doc> marks)"
+        )
     if 2 * counts["one_sentence_documents"] > counts["documents"]:
         log.warn(
             f"{counts['one_sentence_documents']:,} of {counts['documents']:,} documents have one sentence only; next-"

@@ -153,6 +153,8 @@ class Corpus:
         Sizes and counts are always checked; `verify` reads all shards and compares checksums.
         """
         folder = Path(folder)
+        if folder.exists() and not folder.is_dir():
+            raise ShardError(f"{folder}: is a file; a corpus was expected, the folder that `bertsmith prepare` makes")
         if not folder.is_dir():
             raise ShardError(f"{folder}: no such folder; make a corpus with `bertsmith prepare TEXT... --out {folder}`")
         path = folder / "manifest.json"

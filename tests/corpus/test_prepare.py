@@ -312,13 +312,27 @@ def test_a_folder_of_something_else_is_refused_and_told_why(tmp_path, vocabulary
     Corpus.open(tmp_path / "out", verify=True)
 
 
-def test_an_unfinished_folder_of_something_else_is_refused(tmp_path, vocabulary):
+def test_an_unfinished_folder_of_something_else_is_refused(tmp_path, vocabulary, small):
     paths = write_texts(tmp_path / "in")
     paths[-1].write_bytes(b"\xff")
     with pytest.raises(CorpusError, match="not UTF-8"):
         run(paths, vocabulary, tmp_path / "out")
     with pytest.raises(CorpusError, match="holds an unfinished corpus of something else: 5 input files, not 1"):
         run(paths[:1], vocabulary, tmp_path / "out")
+
+
+def test_where_nothing_was_finished_something_else_may_begin(tmp_path, vocabulary):
+    good, bad = write_texts(tmp_path / "in", files=2)
+    bad.write_bytes(b"\xff")
+    with pytest.raises(CorpusError, match="not UTF-8"):
+        run([bad], vocabulary, tmp_path / "out")
+    assert run([good], vocabulary, tmp_path / "out")[0].documents
+
+
+def test_one_document_is_warned_of(tmp_path, vocabulary):
+    (tmp_path / "novel.txt").write_text("The cat sat.\n\nA dog ran.\n")
+    _, said = run([tmp_path / "novel.txt"], vocabulary, tmp_path / "out")
+    assert "one document only" in said
 
 
 def test_what_cannot_be_started(tmp_path, vocabulary):

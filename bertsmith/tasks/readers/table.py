@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.base.config import nearest
-from bertsmith.base.files import read_text
+from bertsmith.base.files import check_readable, read_text
 from bertsmith.errors import ConfigError, TaskError
 
 FORMATS = {
@@ -181,6 +181,7 @@ def table_format(path: str | Path, format: str | None = None) -> str:
 
 
 def _rows(path: str | Path, given: Columns) -> _Rows:
+    check_readable(path)
     kind = table_format(path, given.format)
     text = read_text(path)
     if not text.strip():
