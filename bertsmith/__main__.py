@@ -2,10 +2,12 @@
 
 import sys
 
-from bertsmith.cli.app import main
-
 
 def run() -> None:
+    try:
+        from bertsmith.cli.app import main
+    except KeyboardInterrupt:  # the tenth of a second before anybody is there to explain it
+        sys.exit(130)
     sys.exit(main())
 
 

@@ -37,6 +37,18 @@ def test_python_m_and_version():
     assert done.stderr == ""
 
 
+def test_control_c_while_the_command_line_is_still_loading():
+    code = (
+        "import sys\nfrom bertsmith.__main__ import run\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\nrun()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize("name", app.COMMANDS)
 def test_every_command_explains_every_option(name):
     ran = typed(name, "--help")
