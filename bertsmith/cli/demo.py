@@ -12,7 +12,6 @@ import json
 import platform
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -175,21 +174,7 @@ def _pretrained(text: demo_text.DemoText, tokenizer: Path, out: Path, settings: 
     )
 
 
-@dataclass(frozen=True)
-class Filled:
-    """A held-out sentence with one word masked, and what the model says."""
-
-    before: str
-    word: str
-    after: str
-    guesses: list[tuple[str, float]]
-
-    @property
-    def masked(self) -> str:
-        return f"{self.before}[MASK]{self.after}"
-
-
-def _fill(model: Path, text: demo_text.DemoText, log: Log) -> list[Filled]:
+def _fill(model: Path, text: demo_text.DemoText, log: Log) -> list[demo_report.Filled]:
     """Sentences of the held-out text, spread over it, each with a whole-piece word near its middle masked."""
     from bertsmith.api.load import load
     from bertsmith.corpus.documents import read_texts
@@ -218,7 +203,8 @@ def _fill(model: Path, text: demo_text.DemoText, log: Log) -> list[Filled]:
     ]
     chosen = fits[:: max(1, len(fits) // FILLED)][:FILLED]
     filled = [
-        Filled(before, word, after, loaded.fill(f"{before}[MASK]{after}", top=5)[0]) for before, word, after in chosen
+        demo_report.Filled(before, word, after, loaded.fill(f"{before}[MASK]{after}", top=5)[0])
+        for before, word, after in chosen
     ]
     log.say(f"masks filled in {len(filled)} held-out sentences")
     return filled

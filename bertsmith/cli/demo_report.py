@@ -2,13 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertsmith.cli import page
 from bertsmith.tasks.metrics.seeds import mean, spread
-
-if TYPE_CHECKING:
-    from bertsmith.cli.demo import Filled
 
 ROWS = {
     "majority": "always the most frequent class",
@@ -19,11 +16,25 @@ ROWS = {
 
 
 @dataclass(frozen=True)
+class Filled:
+    """A held-out sentence with one word masked, and what the model says."""
+
+    before: str
+    word: str
+    after: str
+    guesses: list[tuple[str, float]]
+
+    @property
+    def masked(self) -> str:
+        return f"{self.before}[MASK]{self.after}"
+
+
+@dataclass(frozen=True)
 class Result:
     sizes: Mapping[str, int]
     recipe: str
     history: Sequence[Mapping[str, Any]]  # the lines of run.jsonl
-    filled: Sequence["Filled"]
+    filled: Sequence[Filled]
     scores: Mapping[str, Any] | None
 
     @property

@@ -34,8 +34,8 @@ def imports(path: Path) -> list[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
             found.append((node.module or "", node.lineno))
-            if node.module == "bertsmith":
-                found += [(f"bertsmith.{alias.name}", node.lineno) for alias in node.names]
+            if (node.module or "").split(".")[0] == "bertsmith":  # a name may be a file
+                found += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
     return found
 
 
