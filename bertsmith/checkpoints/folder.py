@@ -156,7 +156,7 @@ def describe(folder: Path | str) -> dict[str, Any]:
             "labels": labels,
             "weights": {
                 "file": weights.path.name,
-                "bytes": weights.path.stat().st_size,
+                "bytes": weights.size,
                 "types": sorted(set(weights.types.values())),
             },
         }

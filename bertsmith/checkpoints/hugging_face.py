@@ -1,4 +1,4 @@
-"""config.json in Hugging Face's schema, both ways, and the two kinds of weight files.
+"""config.json in Hugging Face's schema, both ways, and the two kinds of weight files, whole or split.
 
 A setting that would change what the model computes and that we do not have (another activation, relative positions, a
 decoder) is refused; what only concerns their library is passed over.
@@ -7,7 +7,7 @@ decoder) is refused; what only concerns their library is passed over.
 import json
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,10 +135,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Weights:
-    """A weight file, looked into but not read: shapes by name, and `open()`, a context that gives a reader of one
-    tensor."""
+    """A weight file, or several and their index, looked into but not read: shapes by name, and `open()`, a context
+    that gives a reader of one tensor."""
 
     path: Path
+    size: int  # bytes
     shapes: dict[str, tuple[int, ...]]
     types: dict[str, str]
     open: Callable[[], AbstractContextManager[Callable[[str], Tensor]]]
@@ -167,18 +168,57 @@ class _DictReader:
         pass
 
 
+class _PartsReader:
+    def __init__(self, parts: Mapping[str, Weights], named: Mapping[str, str]):
+        self.parts = parts
+        self.named = named
+
+    def __enter__(self) -> Callable[[str], Tensor]:
+        with ExitStack() as stack:
+            readers = {file: stack.enter_context(part.open()) for file, part in self.parts.items()}
+            self._stack = stack.pop_all()
+        return lambda name: readers[self.named[name]](name)
+
+    def __exit__(self, *exception: Any) -> None:
+        self._stack.close()
+
+
 def find_weights(folder: Path) -> Weights:
-    """The folder's weight file, checked as far as that goes without reading it."""
+    """The folder's weights, in one file or split over several, checked as far as that goes without reading them."""
     for name in WEIGHT_FILES:
         if (folder / name).exists():
-            check_readable(folder / name)
-            return _safetensors(folder / name) if name.endswith(".safetensors") else _pickled(folder / name)
-    for name in WEIGHT_FILES:
+            return _one_file(folder / name)
         if (folder / f"{name}.index.json").exists():
-            raise CheckpointError(
-                f"{folder}: the weights are split over several files; save them as one model.safetensors first"
-            )
+            return _several_files(folder / f"{name}.index.json")
     raise CheckpointError(f"{folder}: no weights; {' or '.join(WEIGHT_FILES)} was expected")
+
+
+def _one_file(path: Path) -> Weights:
+    check_readable(path)
+    return _safetensors(path) if path.suffix == ".safetensors" else _pickled(path)
+
+
+def _several_files(index: Path) -> Weights:
+    """As Hugging Face splits them: "weight_map" gives the file of every tensor, and must be right about them."""
+    named = read_json(index).get("weight_map")
+    if not isinstance(named, dict) or not all(
+        isinstance(file, str)
+        and file.isprintable()
+        and Path(file).name == file
+        and Path(file).suffix in (".safetensors", ".bin")
+        for file in named.values()
+    ):
+        raise CheckpointError(f'{index}: "weight_map" should give a weight file of this folder for every tensor')
+    parts = {file: _one_file(index.parent / file) for file in sorted(set(named.values()))}
+    held = {name: file for file, part in parts.items() for name in part.shapes}
+    wrong = sorted(name for name in {*named, *held} if named.get(name) != held.get(name))
+    if wrong:
+        listed = ", ".join(wrong[:5]) + (", ..." if len(wrong) > 5 else "")
+        raise CheckpointError(f"{index}: not what its files hold: {listed}; copy or download them all again")
+    shapes = {name: parts[file].shapes[name] for name, file in named.items()}
+    types = {name: parts[file].types[name] for name, file in named.items()}
+    size = sum(part.size for part in parts.values())
+    return Weights(index, size, shapes, types, lambda: _PartsReader(parts, named))
 
 
 def _safetensors(path: Path) -> Weights:
@@ -199,7 +239,7 @@ def _safetensors(path: Path) -> Weights:
     if size != expected:
         what = "it was cut off" if size < expected else "there is more in it than it says"
         raise CheckpointError(f"{path}: {size:,} bytes, by its header {expected:,}: {what}; copy or download it again")
-    return Weights(path, shapes, types, lambda: _SafeReader(path))
+    return Weights(path, size, shapes, types, lambda: _SafeReader(path))
 
 
 def _pickled(path: Path) -> Weights:
@@ -223,7 +263,7 @@ def _pickled(path: Path) -> Weights:
         raise CheckpointError(f"{path}: a table of tensors by name was expected")
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     types = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()}
-    return Weights(path, shapes, types, lambda: _DictReader(tensors))
+    return Weights(path, path.stat().st_size, shapes, types, lambda: _DictReader(tensors))
 
 
 def _load_pickled(path: Path) -> Any:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -144,11 +145,13 @@ THEIR_CONFIG = {"vocab_size": 12, "hidden_size": 16, "num_hidden_layers": 2, "nu
                 "intermediate_size": 32, "max_position_embeddings": 20, "initializer_range": 0.3}  # fmt: skip
 
 
-def write_theirs(folder: Path, kind: str = "BertForPreTraining", *, pickled: bool = False, rename=lambda name: name):
+def write_theirs(
+    folder: Path, kind: str = "BertForPreTraining", *, pickled: bool = False, rename=lambda name: name, most="1GB"
+):
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind.partition('For')[0].removesuffix('Model')}Config")(**THEIR_CONFIG)
     model = getattr(transformers, kind)(config).eval()
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, max_shard_size=most)
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     if pickled:
         torch.save({rename(name): value for name, value in model.state_dict().items()}, folder / "pytorch_model.bin")
@@ -177,6 +180,68 @@ def test_we_read_transformers_folder_with_equal_results(tmp_path, kind, auto, pa
         torch.testing.assert_close(ours[name], value, atol=1e-5, rtol=0)
     if "label" in parts:
         assert loaded.labels == ["LABEL_0", "LABEL_1"]
+
+
+@pytest.fixture
+def split(tmp_path) -> Path:
+    """A folder whose weights transformers wrote to several files, and beside it the same in one."""
+    write_theirs(tmp_path / "one")
+    write_theirs(tmp_path / "split", most="5KB")
+    assert len([*(tmp_path / "split").glob("model-*.safetensors")]) > 2
+    return tmp_path / "split"
+
+
+def test_weights_in_several_files_are_read(split):
+    one, several = load_model(split.parent / "one"), load_model(split)
+    for name in ("encoder", "mlm", "nsp"):
+        expected = getattr(one, name).state_dict()
+        for key, tensor in getattr(several, name).state_dict().items():
+            assert torch.equal(tensor, expected[key]), key
+    about = describe(split)["weights"]
+    assert about["file"] == "model.safetensors.index.json"
+    assert about["bytes"] == sum(path.stat().st_size for path in split.glob("model-*.safetensors"))
+
+
+def a_part(folder: Path) -> Path:
+    return sorted(folder.glob("model-*.safetensors"))[1]
+
+
+def change_index(folder: Path, change) -> None:
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    change(index["weight_map"])
+    path.write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: a_part(folder).unlink(), r"model-00002-of-\d+\.safetensors: no such file"),
+        (lambda folder: os.truncate(a_part(folder), 2_000), r"model-00002-of-\d+\.safetensors: 2,000 bytes, by its"),
+        (
+            lambda folder: change_index(folder, lambda files: files.update(surprise=a_part(folder).name)),
+            r"index\.json: not what its files hold: surprise; copy or",
+        ),
+        (
+            lambda folder: change_index(folder, lambda files: files.pop("bert.pooler.dense.bias")),
+            r"index\.json: not what its files hold: bert\.pooler\.dense\.bias; copy or",
+        ),
+        (
+            lambda folder: change_index(folder, lambda files: files.update(surprise="../one/model.safetensors")),
+            r'index\.json: "weight_map" should give a weight file of this folder',
+        ),
+        (
+            lambda folder: (folder / "model.safetensors.index.json").write_text("[]"),
+            r"index\.json: an object was expected",
+        ),
+    ],
+    ids=["missing", "truncated", "too much", "too little", "elsewhere", "no object"],
+)  # fmt: skip
+def test_damage_to_several_files_is_named(split, damage, message):
+    damage(split)
+    with pytest.raises((CheckpointError, FileError), match=message):
+        load_model(split)
+    assert not describe(split)["fits"]
 
 
 def old_name(name: str) -> str:
@@ -390,3 +455,14 @@ def test_whatever_stands_in_its_json_a_folder_is_read_or_refused(whole, name):
         for function in (load_model, describe, load_label_model):
             with contextlib.suppress(BertsmithError):
                 function(whole)
+
+
+def test_whatever_stands_in_an_index_its_folder_is_read_or_refused(split):
+    index = split / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "a\0.bin"}}))
+    with pytest.raises(BertsmithError):
+        load_model(split)
+    for _ in edited(index, 100):
+        for function in (load_model, describe):
+            with contextlib.suppress(BertsmithError):
+                function(split)
